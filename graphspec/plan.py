@@ -1,0 +1,163 @@
+"""The compiled form of a spec: everything but addresses.
+
+A `Plan` is frozen, free of torch and of devices, and serializable. It says which graphs exist, in which order
+they are captured, what each reads and from where, how long each value lives in its pool, and what a run of a
+sequence takes and gives. A backend adds memory and addresses, nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from graphspec.spec import Shape, Update
+
+#: Bytes of one element, by the dtype names the language accepts (torch's own names).
+ITEM_BYTES: Mapping[str, int] = {
+    "bool": 1, "uint8": 1, "int8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2,
+    "int32": 4, "uint32": 4, "float32": 4,
+    "int64": 8, "uint64": 8, "float64": 8, "complex64": 8, "complex128": 16,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """One size for each bucketed dim, in the order the spec declares the dims. Empty: nothing is bucketed."""
+
+    sizes: tuple[tuple[str, int], ...] = ()
+
+    def __getitem__(self, dim: str) -> int:
+        return dict(self.sizes)[dim]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{dim}={size}" for dim, size in self.sizes)
+
+    @property
+    def elements(self) -> int:
+        """The product of the sizes: what "the smallest that fits" compares."""
+        return math.prod(size for _, size in self.sizes)
+
+    def project(self, dims: Iterable[str]) -> Bucket:
+        """This bucket as seen by something that depends only on ``dims``."""
+        kept = frozenset(dims)
+        return Bucket(tuple(pair for pair in self.sizes if pair[0] in kept))
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Where a region finds one value it reads.
+
+    ``buffer``: the static buffer of that name. ``param``: the host value. ``graph``: the address at which the
+    captured producer writes it, no copy. ``eager``: made by an eager region; a captured reader gets a static copy.
+    """
+
+    value: str
+    source: Literal["buffer", "param", "graph", "eager"]
+    producer: str | None = None
+
+
+@dataclass(frozen=True)
+class RegionPlan:
+    """One region, independent of the bucket.
+
+    ``dims`` are the bucketed dims its graphs depend on, through what it reads, declares or receives.
+    ``results`` are its outputs a caller can see; ``write_back`` its outputs that are copied into state buffers.
+    ``pool`` is None for an eager region.
+    """
+
+    name: str
+    eager: bool
+    pool: str | None
+    dims: tuple[str, ...]
+    reads: tuple[Wire, ...]
+    outputs: tuple[str, ...]
+    results: tuple[str, ...]
+    write_back: tuple[str, ...]
+    updates: tuple[Update, ...] = ()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One graph to capture: a region at a bucket. ``index`` is its place in the capture order of its pool."""
+
+    region: str
+    bucket: Bucket
+    pool: str
+    index: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """The life of one value in its pool, in capture order, both ends included.
+
+    Memory of the value is its own while the captures ``first`` .. ``last`` are made. After the replay of
+    ``first`` it can be read until a capture outside (first, last] is replayed. ``last`` None: held for ever.
+    """
+
+    value: str
+    pool: str
+    bucket: Bucket
+    first: int
+    last: int | None
+
+
+@dataclass(frozen=True)
+class BufferPlan:
+    """A static buffer or declared output: its symbolic shape, and the one allocation all its buckets share.
+
+    ``largest`` is the shape at the largest buckets, ``bytes`` its size; both None for a state that the model owns
+    (``attr``), and for an output whose shape is not declared.
+    """
+
+    name: str
+    role: Literal["input", "state", "output"]
+    dtype: str | None
+    shape: Shape | None
+    dims: tuple[str, ...]
+    largest: tuple[int, ...] | None
+    bytes: int | None
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """What one named sequence replays, takes and gives.
+
+    ``inputs`` are the buffers a caller writes, ``params`` the host values its regions or buffers use, ``results`` the
+    names a run returns. ``buckets`` are the combinations a run can take, fewest elements first.
+    """
+
+    name: str
+    steps: tuple[str, ...]
+    dims: tuple[str, ...]
+    inputs: tuple[str, ...]
+    params: tuple[str, ...]
+    results: tuple[str, ...]
+    buckets: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A compiled spec. ``buckets`` run from the largest to the smallest, as they are captured.
+
+    ``graphs`` is the capture order over all pools; ``order`` of a pool is its regions in capture order.
+    """
+
+    name: str
+    device: str
+    constants: Mapping[str, int]
+    buckets: tuple[Bucket, ...]
+    buffers: Mapping[str, BufferPlan]
+    regions: Mapping[str, RegionPlan]
+    pools: Mapping[str, tuple[str, ...]]
+    graphs: tuple[Graph, ...]
+    spans: tuple[Span, ...]
+    sequences: Mapping[str, Sequence]
+    digest: str = field(default="", compare=False)
+
+
+def concrete(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """``shape`` with every dim replaced by its size; ``sizes`` holds constants and buckets."""
+    return tuple(axis if isinstance(axis, int) else axis.factor * sizes[axis.dim] for axis in shape)

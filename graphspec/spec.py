@@ -1,0 +1,313 @@
+"""The language as frozen dataclasses: what a checked document says, with every default filled in.
+
+A `Spec` holds meaning only. It is built from a `Document` that has passed the schema, so the builders here
+never report; names are resolved and proven by the rules. Sizes stay symbolic until a bucket is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from graphspec.document import Document
+
+Scalar = bool | int | float | str
+Mode = Literal["eval", "train"]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A dim with one size."""
+
+    value: int
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """A dim with several sizes, ascending. ``exact``: padding would change results, so only these sizes run."""
+
+    sizes: tuple[int, ...]
+    exact: bool = False
+
+
+Dim = Constant | Buckets
+
+
+@dataclass(frozen=True)
+class DimSize:
+    """An axis that is ``factor`` times the size of a dim, written ``batch`` or ``2*batch``."""
+
+    dim: str
+    factor: int = 1
+
+    def __str__(self) -> str:
+        return self.dim if self.factor == 1 else f"{self.factor}*{self.dim}"
+
+
+Axis = int | DimSize
+Shape = tuple[Axis, ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """How to make an input that was not given. ``kind`` is one of the language's sample kinds.
+
+    ``value`` is what the spec wrote beside it: [low, high] for randint and uniform, [mean, std] for normal,
+    a number or nested list for value, a path for file.
+    """
+
+    kind: Literal["normal", "uniform", "randint", "value", "file"]
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class Param:
+    """A host value that may change between replays without a new capture."""
+
+    name: str
+    type: Literal["int", "float", "bool", "str"]
+    shape: Shape = ()
+    min: int | float | str | None = None  # a number, or the name of a dim
+    max: int | float | str | None = None
+    default: Any = None
+    pad: Scalar | None = None
+    choices: tuple[Scalar, ...] | None = None
+    specialize: bool = False
+
+
+@dataclass(frozen=True)
+class FromParam:
+    """The buffer is the device copy of this param."""
+
+    param: str
+
+
+@dataclass(frozen=True)
+class FromSize:
+    """The buffer holds the run's size of this dim: the real one, or the padded one (``bucket``)."""
+
+    dim: str
+    bucket: bool = False
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A static buffer (input, state) or a declared result (output)."""
+
+    name: str
+    role: Literal["input", "state", "output"] = "input"
+    shape: Shape | None = None
+    dtype: str | None = None
+    pad: Scalar | None = None
+    init: Any = None
+    attr: str | None = None
+    source: FromParam | FromSize | None = None  # the key `from`
+    sample: Sample | None = None
+    optional: bool = False
+    hold: bool = False
+    cast: bool = False
+    layout: Literal["contiguous", "channels_last", "channels_last_3d"] | None = None
+    static: bool = False
+    copy: bool = True
+
+
+@dataclass(frozen=True)
+class Name:
+    """The value of this name: a buffer, a param or a region output."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Const:
+    """A literal of the spec."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Attr:
+    """An object the model owns, passed as it is."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """A list argument."""
+
+    items: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class DictOf:
+    """A dict argument."""
+
+    items: Mapping[str, Value]
+
+
+@dataclass(frozen=True)
+class Make:
+    """A structured argument: what ``factory`` returns for these keywords."""
+
+    factory: str
+    arguments: Mapping[str, Value]
+
+
+Value = Name | Const | Attr | ListOf | DictOf | Make
+
+
+@dataclass(frozen=True)
+class Update:
+    """An operator argument refreshed from a param before every replay.
+
+    ``at`` picks occurrences in capture order, ``within`` those called inside a module (a glob); ``each`` spreads
+    the first axis of the param over them.
+    """
+
+    op: str
+    arg: str
+    param: str  # the key `from`
+    at: tuple[int, ...] | None = None
+    within: str | None = None
+    each: Literal["occurrence"] | None = None
+    strategy: Literal["update", "specialize"] = "update"
+
+
+@dataclass(frozen=True)
+class Compile:
+    """The region's callable is compiled first, then captured as one call (or captures itself)."""
+
+    backend: str
+    mode: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Region:
+    """A callable that is captured once for each bucket and replayed as one graph.
+
+    ``inputs`` is positional or keyword; ``outputs`` maps a value name to a path into what the call returns:
+    the empty path is the return value itself, ``0.keys`` goes through indices, dict keys and attributes.
+    """
+
+    name: str
+    call: str
+    positional: tuple[Value, ...] = ()
+    keyword: Mapping[str, Value] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    warmup: int = 3
+    on_miss: Literal["error", "eager"] = "error"
+    updates: tuple[Update, ...] = ()
+    eager: bool = False
+    rows: Literal["real", "bucket"] = "real"
+    around: str | None = None
+    mode: Mode | None = None
+    autocast: str | None = None
+    inline: bool = False
+    backward: bool = False
+    optimizer: tuple[str, ...] = ()
+    grads: Literal["overwrite", "accumulate"] | None = None
+    allow_unused: bool = False
+    bind: Mapping[str, str] = field(default_factory=dict)
+    generators: tuple[str, ...] = ()
+    hooks: Literal["refuse", "allow"] = "refuse"
+    compile: Compile | None = None
+    engine: Literal["graph", "compiled"] = "graph"
+
+
+@dataclass(frozen=True)
+class Model:
+    """Where the model comes from. ``args`` still holds ``{dim: NAME}``."""
+
+    factory: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+    weights: str | None = None
+    dtype: str | None = None
+    mode: Mode = "eval"
+
+
+@dataclass(frozen=True)
+class CaptureOptions:
+    """How graphs are captured. ``memory_budget`` is in bytes."""
+
+    error_mode: Literal["global", "thread_local", "relaxed"] = "global"
+    gc: bool = False
+    memory_budget: int | None = None
+    max_graphs: int | None = None
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """Tolerances of the comparison with eager."""
+
+    rtol: float = 1e-5
+    atol: float = 1e-6
+
+
+@dataclass(frozen=True)
+class NpuOptions:
+    """Ascend extras, passed to torch_npu after a check."""
+
+    super_kernel: Mapping[str, Any] | None = None
+    debug_dump: str | None = None
+    handlers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A whole spec. ``sequences`` is the key `replay`; a bare list is the one sequence named ``replay``."""
+
+    name: str
+    model: Model
+    regions: Mapping[str, Region]
+    sequences: Mapping[str, tuple[str, ...]]
+    device: str = "auto"
+    seed: int = 0
+    dims: Mapping[str, Dim] = field(default_factory=dict)
+    buckets: tuple[Mapping[str, int], ...] | None = None
+    params: Mapping[str, Param] = field(default_factory=dict)
+    buffers: Mapping[str, Buffer] = field(default_factory=dict)
+    pools: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    capture: CaptureOptions = CaptureOptions()
+    check: CheckOptions = CheckOptions()
+    npu: NpuOptions = NpuOptions()
+    document: Document | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def folder(self) -> Path:
+        """The folder that paths inside the spec are relative to."""
+        return self.document.path.parent if self.document is not None else Path()
+
+
+def names_in(value: Value) -> tuple[str, ...]:
+    """Every value name inside an argument, in order."""
+    match value:
+        case Name(name):
+            return (name,)
+        case ListOf(items):
+            return tuple(name for item in items for name in names_in(item))
+        case DictOf(items):
+            return tuple(name for item in items.values() for name in names_in(item))
+        case Make(_, arguments):
+            return tuple(name for item in arguments.values() for name in names_in(item))
+        case Const() | Attr():
+            return ()
+
+
+def reads(region: Region) -> tuple[str, ...]:
+    """Every value name a region takes, once each, in order of first appearance."""
+    values = (*region.positional, *region.keyword.values())
+    return tuple(dict.fromkeys(name for value in values for name in names_in(value)))
+
+
+def producers(spec: Spec) -> dict[str, str]:
+    """The region that makes each value: region outputs only, the first region where a name has several."""
+    made: dict[str, str] = {}
+    for region in spec.regions.values():
+        for name in region.outputs:
+            made.setdefault(name, region.name)
+    return made
