@@ -1,0 +1,244 @@
+"""Every spec in specs/ runs from the command line, and does what its comments promise."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from transformers import StaticCache
+
+import graphspec
+from graphspec.errors import InputError
+from graphspec.plan import Wire
+
+ROOT = Path(__file__).resolve().parent.parent
+SPECS = {path.parent.name: path for path in sorted(ROOT.glob("specs/*/model.yaml"))}
+STEPS = 32
+
+TOP_KEYS = {"graphspec", "spec", "device", "graphs", "check", "replay", "eager", "outputs", "stats"}
+KEYS = {
+    "check": {"status", "max_abs_diff"},
+    "replay": {"steps", "median_us", "p95_us"},
+    "eager": {"median_us"},
+    "stats": {"replays", "bucket_hits", "padded_fraction", "fallbacks"},
+}
+GRAPH_KEYS = {"region", "bucket", "pool", "operators", "bytes", "capture_s"}
+
+
+@pytest.fixture(autouse=True)
+def _no_autograd():
+    with torch.no_grad():
+        yield
+
+
+def opened(name):
+    return graphspec.open(SPECS[name], device="cpu")
+
+
+def same_model(name, runner):
+    """The model of the example built once more by its own factory, with the runner's weights, untouched by captures."""
+    path = SPECS[name].parent / "model.py"
+    module_spec = importlib.util.spec_from_file_location(f"example_{name.replace('-', '_')}", path)
+    module = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
+    document = yaml.safe_load(SPECS[name].read_text())
+    sizes = {dim: max(size) if isinstance(size, list) else size for dim, size in document["dims"].items()}
+    arguments = {
+        key: sizes[value["dim"]] if isinstance(value, dict) else value
+        for key, value in document["model"]["args"].items()
+    }
+    model = module.build(**arguments).eval()
+    model.load_state_dict(runner.model.state_dict())
+    return model
+
+
+def run_command(name, *options):
+    command = [sys.executable, "-m", "graphspec", "run", str(SPECS[name]), "--device", "cpu", "--format", "json"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run([*command, *options], capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+
+
+def test_the_five_examples_of_the_readme_are_there():
+    assert set(SPECS) >= {"mlp", "llama-decode", "resnet", "pipeline", "recurrent"}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_an_example_matches_eager_and_prints_the_documented_json(name):
+    done = run_command(name, "--steps", "20")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert set(report) == TOP_KEYS
+    for part, keys in KEYS.items():
+        assert set(report[part]) == keys
+    assert report["check"]["status"] == "match"
+    assert report["spec"] == name
+    assert report["device"] == "cpu"
+    assert report["replay"]["steps"] == 20
+    assert report["stats"]["fallbacks"] == 0
+    assert report["outputs"]
+    for output in report["outputs"].values():
+        assert set(output) == {"shape", "dtype", "mean"}
+    for graph in report["graphs"]:
+        assert set(graph) == GRAPH_KEYS
+        assert graph["operators"] > 0
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_an_example_captures_the_graphs_its_plan_names(name):
+    report = json.loads(run_command(name, "--steps", "1").stdout)
+    plan = graphspec.compile(graphspec.load(SPECS[name]))
+    assert [graph["region"] for graph in report["graphs"]] == [graph.region for graph in plan.graphs]
+
+
+class TestMlp:
+    def test_five_rows_take_the_bucket_of_eight_and_come_back_as_five(self):
+        with opened("mlp") as runner:
+            x = torch.randn(5, 64)
+            y = runner.run(x=x)["y"]
+            padded = torch.cat([x, torch.zeros(3, 64)])
+            assert torch.equal(y, same_model("mlp", runner)(padded)[:5])
+
+
+class TestLlamaDecode:
+    """One opened runner for all batch sizes: the cache is the model's, and shared by the buckets."""
+
+    @pytest.fixture(scope="class")
+    def runner(self):
+        with opened("llama-decode") as runner:
+            yield runner
+
+    @pytest.fixture(scope="class")
+    def eager(self, runner):
+        return same_model("llama-decode", runner)
+
+    @pytest.fixture(autouse=True)
+    def _fresh_caches(self, runner, eager):
+        runner.reset()
+        eager.cache.reset()
+
+    @pytest.mark.parametrize("batch", [1, 3, 4])
+    def test_greedy_tokens_equal_eager_step_by_step(self, runner, eager, batch):
+        tokens = expected = torch.arange(5, 5 + batch).unsqueeze(1)
+        seen = set()
+        for _ in range(STEPS):
+            tokens = runner.run(tokens=tokens)["next_tokens"]
+            _, expected = eager(expected)
+            assert tokens.tolist() == expected.tolist()
+            seen.add(tuple(tokens.flatten().tolist()))
+        assert len(seen) > STEPS // 2  # a model that repeats itself would prove little
+
+    @pytest.mark.parametrize(("batch", "bucket"), [(1, 1), (2, 2), (3, 4), (4, 4)])
+    def test_logits_are_bitwise_equal_to_eager_at_the_padded_size(self, runner, eager, batch, bucket):
+        tokens = torch.arange(5, 5 + batch).unsqueeze(1)
+        for _ in range(STEPS):
+            padded = torch.cat([tokens, torch.zeros(bucket - batch, 1, dtype=torch.int64)])
+            results = runner.run(tokens=tokens)
+            logits, _ = eager(padded)
+            assert torch.equal(results["logits"], logits[:batch])
+            tokens = results["next_tokens"]
+
+    def test_a_smaller_bucket_goes_on_in_the_rows_a_larger_one_wrote(self, runner, eager):
+        tokens = torch.tensor([[5], [6], [7], [8]])
+        for batch in (4, 4, 4, 1, 1, 2):
+            results = runner.run(tokens=tokens[:batch])
+            logits, expected = eager(tokens[:batch])
+            assert torch.equal(results["logits"], logits)
+            tokens = torch.cat([expected, tokens[batch:]])
+
+    def test_opening_leaves_the_cache_empty_at_position_zero(self):
+        with opened("llama-decode") as runner:
+            for layer in runner.model.cache.layers:
+                assert layer.cumulative_length.item() == 0
+                assert not layer.keys.any()
+                assert not layer.values.any()
+
+    @pytest.mark.parametrize("batch", [1, 3, 4])
+    def test_the_example_model_decodes_like_the_library_with_a_cache_of_its_own(self, eager, batch):
+        cache = StaticCache(eager.llama.config, max_cache_len=128)
+        tokens = expected = torch.arange(5, 5 + batch).unsqueeze(1)
+        for _ in range(STEPS):
+            logits, tokens = eager(tokens)
+            reference = eager.llama(input_ids=expected, cache=cache, use_cache=True).logits[:, -1]
+            assert torch.equal(logits, reference)
+            expected = reference.argmax(dim=-1, keepdim=True)
+            assert tokens.tolist() == expected.tolist()
+
+    def test_moving_the_example_model_moves_its_cache(self, runner):
+        model = same_model("llama-decode", runner).to(torch.float64)
+        assert model.cache.layers[0].keys.dtype == torch.float64
+        logits, _ = model(torch.tensor([[5]]))
+        assert logits.dtype == torch.float64
+
+
+class TestResnet:
+    def test_logits_equal_eager_at_the_padded_size(self):
+        with opened("resnet") as runner:
+            image = torch.randn(3, 3, 64, 64).contiguous(memory_format=torch.channels_last)
+            padded = torch.cat([image, torch.zeros(1, 3, 64, 64)]).contiguous(memory_format=torch.channels_last)
+            expected = same_model("resnet", runner)(pixel_values=padded).logits[:3]
+            assert torch.equal(runner.run(image=image)["logits"], expected)
+
+    def test_an_image_of_another_size_is_refused_with_both_shapes(self):
+        with opened("resnet") as runner:
+            image = torch.randn(1, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+            with pytest.raises(InputError) as refusal:
+                runner.run(image=image)
+        for part in ("image", "64", "32"):
+            assert part in str(refusal.value)
+
+
+class TestPipeline:
+    def test_scores_follow_inputs_and_temperature_without_a_new_capture(self):
+        with opened("pipeline") as runner:
+            eager = same_model("pipeline", runner)
+            for temperature in (1.0, 0.5, 3.0):
+                tokens = torch.randint(0, 100, (4, 16))
+                encoded = eager.encode(eager.embed(tokens))
+                expected = eager.score(encoded, eager.pick(encoded), temperature)
+                assert torch.equal(runner.run(tokens=tokens, temperature=temperature)["scores"], expected)
+
+    def test_a_temperature_is_kept_until_another_is_given(self):
+        with opened("pipeline") as runner:
+            tokens = torch.randint(0, 100, (2, 16))
+            cool = runner.run(tokens=tokens, temperature=4.0)["scores"]
+            assert torch.equal(runner.run(tokens=tokens)["scores"], cool)
+
+    def test_three_rows_are_picked_from_as_three_and_scored_in_the_bucket_of_four(self):
+        with opened("pipeline") as runner:
+            seen = []
+            pick = runner.model.pick
+            runner.model.pick = lambda encoded: (seen.append(encoded.shape[0]), pick(encoded))[1]
+            scores = runner.run(tokens=torch.randint(0, 100, (3, 16)))["scores"]
+            assert scores.shape == (3, 8)
+            assert seen == [3]
+
+    def test_intermediates_are_read_where_they_were_made(self):
+        plan = graphspec.compile(graphspec.load(SPECS["pipeline"]))
+        assert plan.regions["encode"].reads == (Wire("hidden", "graph", "embed"),)
+        assert Wire("encoded", "graph", "encode") in plan.regions["score"].reads
+        assert Wire("picked", "eager", "pick") in plan.regions["score"].reads
+
+
+class TestRecurrent:
+    def test_the_state_is_carried_over_runs_and_buckets(self):
+        with opened("recurrent") as runner:
+            eager = same_model("recurrent", runner)
+            hidden = torch.zeros(4, 32)
+            for batch in (4, 4, 1, 4, 3, 1, 4):
+                x = torch.randn(batch, 16)
+                y, hidden[:batch] = eager(x, hidden[:batch])
+                torch.testing.assert_close(runner.run(x=x)["y"], y)
+            torch.testing.assert_close(runner.state["hidden"], hidden)
+
+    def test_reset_starts_over(self):
+        with opened("recurrent") as runner:
+            x = torch.randn(4, 16)
+            first = runner.run(x=x)["y"]
+            assert not torch.equal(runner.run(x=x)["y"], first)
+            runner.reset()
+            assert torch.equal(runner.run(x=x)["y"], first)
