@@ -8,10 +8,11 @@ sequence takes and gives. A backend adds memory and addresses, nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from graphspec.errors import InputError
 from graphspec.spec import Shape, Update
 
 #: Bytes of one element, by the dtype names the language accepts (torch's own names).
@@ -161,3 +162,25 @@ class Plan:
 def concrete(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """``shape`` with every dim replaced by its size; ``sizes`` holds constants and buckets."""
     return tuple(axis if isinstance(axis, int) else axis.factor * sizes[axis.dim] for axis in shape)
+
+
+def choose(sequence: Sequence, sizes: Mapping[str, int], exact: Collection[str] = ()) -> Bucket | None:
+    """The bucket a run takes: the fitting one with the fewest elements, None if none fits.
+
+    ``sizes`` are the run's real sizes; dims the sequence does not use are ignored. A size fits a bucket that is not
+    smaller (0 fits every one); a dim in ``exact`` must have the bucket's very size.
+
+    Raises:
+        InputError: no size is given for a dim of the sequence, and its buckets leave a choice.
+    """
+    for dim in sequence.dims:
+        if dim not in sizes and len({bucket[dim] for bucket in sequence.buckets}) > 1:
+            raise InputError(
+                f"sequence {sequence.name!r} needs a size for dim {dim!r}, and no input of the run has one",
+                hint=f"give an input whose shape names {dim!r}, or the size itself",
+            )
+    return next((bucket for bucket in sequence.buckets if _fits(bucket, sizes, exact)), None)
+
+
+def _fits(bucket: Bucket, sizes: Mapping[str, int], exact: Collection[str]) -> bool:
+    return all(sizes[dim] == size if dim in exact else sizes[dim] <= size for dim, size in bucket.sizes if dim in sizes)

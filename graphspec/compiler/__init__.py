@@ -1,0 +1,64 @@
+"""`Spec` to `Plan`: small passes, each a pure function between two named values.
+
+::
+
+    Spec ─ buckets ─ dims ─ wires ─┬─ schedule ─ spans ─┬─ Plan ─ rules.order ─ Plan, or SpecError
+                                   └─ sequences, buffers ┘
+
+Nothing here knows a device or imports torch. A spec that reaches this package has passed the rules: its names
+resolve and its shapes use declared dims. What only the order of capture can show is found here, and reported
+the way the rules report.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphspec.compiler.buckets import bucket_list
+from graphspec.compiler.buffers import plan_buffers
+from graphspec.compiler.dims import region_dims
+from graphspec.compiler.schedule import capture_schedule, pool_orders
+from graphspec.compiler.sequences import plan_sequences
+from graphspec.compiler.spans import plan_spans
+from graphspec.compiler.wires import plan_regions
+from graphspec.errors import SpecError
+from graphspec.plan import Plan
+from graphspec.plan_json import digest
+from graphspec.rules import order
+from graphspec.spec import Constant, Spec
+
+__all__ = ["compile_spec"]
+
+
+def compile_spec(spec: Spec) -> Plan:
+    """Lower a checked spec to its plan.
+
+    Raises:
+        SpecError: a declared sequence reads a value before it is made, or after its memory was reused (GS3xx);
+            all findings at once.
+    """
+    plan = _lower(spec)
+    findings = order.check(spec, plan)
+    if findings:
+        raise SpecError(findings)
+    return replace(plan, digest=digest(plan))
+
+
+def _lower(spec: Spec) -> Plan:
+    buckets = bucket_list(spec)
+    dims = region_dims(spec)
+    sequences = plan_sequences(spec, dims, buckets)
+    regions = plan_regions(spec, dims, sequences)
+    schedule = capture_schedule(spec, regions, buckets)
+    return Plan(
+        name=spec.name,
+        device=spec.device,
+        constants={name: dim.value for name, dim in spec.dims.items() if isinstance(dim, Constant)},
+        buckets=buckets,
+        buffers=plan_buffers(spec, buckets),
+        regions=regions,
+        pools=pool_orders(spec, regions, schedule),
+        graphs=tuple(event.graph for event in schedule if event.graph is not None),
+        spans=plan_spans(spec, regions, schedule),
+        sequences=sequences,
+    )

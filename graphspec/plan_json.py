@@ -1,0 +1,145 @@
+"""A plan as plain data, and back: for `plan --format json`, for files, and for comparing ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from graphspec.plan import Bucket, BufferPlan, Graph, Plan, RegionPlan, Sequence, Span, Wire
+from graphspec.spec import DimSize, Shape, Update
+
+#: Of the object that `to_json` returns: it changes when a key changes its meaning.
+VERSION = 1
+
+
+def to_json(plan: Plan) -> dict[str, Any]:
+    """The whole plan as JSON types.
+
+    A bucket is ``{dim: size}``, an axis a number or ``"2*batch"``. Wires are one list of
+    ``{region, value, source, producer}``: the edges of the graph of regions.
+    """
+    return {
+        "version": VERSION,
+        "name": plan.name,
+        "device": plan.device,
+        "digest": plan.digest,
+        "constants": dict(plan.constants),
+        "buckets": [dict(bucket.sizes) for bucket in plan.buckets],
+        "buffers": {
+            name: _plain(buffer, "name") | {"shape": None if buffer.shape is None else _axes(buffer.shape)}
+            for name, buffer in plan.buffers.items()
+        },
+        "pools": {name: list(order) for name, order in plan.pools.items()},
+        "regions": {
+            name: _plain(region, "name", "reads") | {"updates": [_plain(update) for update in region.updates]}
+            for name, region in plan.regions.items()
+        },
+        "wires": [{"region": name, **_plain(wire)} for name, region in plan.regions.items() for wire in region.reads],
+        "graphs": [_plain(graph) for graph in plan.graphs],
+        "spans": [_plain(span) for span in plan.spans],
+        "sequences": {name: _plain(sequence, "name") for name, sequence in plan.sequences.items()},
+    }
+
+
+def from_json(data: Mapping[str, Any]) -> Plan:
+    """The plan that `to_json` was given.
+
+    Raises:
+        ValueError: ``data`` is of another version.
+        KeyError, TypeError: it is no plan.
+    """
+    if data["version"] != VERSION:
+        raise ValueError(f"this build reads version {VERSION} of a plan, not {data['version']!r}")
+    wires: dict[str, list[Wire]] = {region: [] for region in data["regions"]}
+    for wire in data["wires"]:
+        wires[wire["region"]].append(Wire(wire["value"], wire["source"], wire["producer"]))
+    return Plan(
+        name=data["name"],
+        device=data["device"],
+        constants=dict(data["constants"]),
+        buckets=tuple(map(_bucket, data["buckets"])),
+        buffers={name: _buffer(name, entry) for name, entry in data["buffers"].items()},
+        regions={name: _region(name, entry, wires[name]) for name, entry in data["regions"].items()},
+        pools={name: tuple(order) for name, order in data["pools"].items()},
+        graphs=tuple(Graph(**entry | {"bucket": _bucket(entry["bucket"])}) for entry in data["graphs"]),
+        spans=tuple(Span(**entry | {"bucket": _bucket(entry["bucket"])}) for entry in data["spans"]),
+        sequences={name: _sequence(name, entry) for name, entry in data["sequences"].items()},
+        digest=data["digest"],
+    )
+
+
+def digest(plan: Plan) -> str:
+    """SHA-256, in hex, of what every rank must agree on.
+
+    Equal for specs that differ only in comments, paths, or the order of keys where that order has no meaning. The
+    device's index is not part of it, its kind is: ranks of one job use ``npu:0``, ``npu:1``, ...
+    """
+    data = to_json(plan)
+    del data["digest"]
+    data["device"] = plan.device.partition(":")[0]
+    data["wires"].sort(key=lambda wire: (wire["region"], wire["value"]))
+    data["spans"].sort(key=lambda span: (span["pool"], span["first"], span["value"]))
+    for group, unordered in _UNORDERED.items():
+        for entry in data[group].values():
+            entry |= {key: sorted(entry[key], key=_canonical) for key in unordered}
+    return hashlib.sha256(_canonical(data).encode()).hexdigest()
+
+
+#: The lists whose order says nothing: it is that of declarations.
+_UNORDERED: Mapping[str, tuple[str, ...]] = {
+    "buffers": ("dims",),
+    "regions": ("dims", "outputs", "results", "write_back", "updates"),
+    "sequences": ("dims", "inputs", "params", "results", "buckets"),
+}
+
+
+def _canonical(data: Any) -> str:
+    return data if isinstance(data, str) else json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _plain(value: object, *without: str) -> dict[str, Any]:
+    """The fields of a flat dataclass, tuples as lists and buckets as mappings."""
+    return {key: _plain_field(field) for key, field in vars(value).items() if key not in without}
+
+
+def _plain_field(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain_field(item) for item in value]
+    return dict(value.sizes) if isinstance(value, Bucket) else value
+
+
+def _axes(shape: Shape) -> list[int | str]:
+    return [axis if isinstance(axis, int) else str(axis) for axis in shape]
+
+
+def _bucket(sizes: Mapping[str, int]) -> Bucket:
+    return Bucket(tuple(sizes.items()))
+
+
+def _shape(axes: list[int | str] | None) -> Shape | None:
+    return None if axes is None else tuple(axis if isinstance(axis, int) else _scaled(axis) for axis in axes)
+
+
+def _scaled(axis: str) -> DimSize:
+    factor, _, dim = axis.rpartition("*")
+    return DimSize(dim, int(factor or 1))
+
+
+def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The lists of an entry as tuples, as the dataclasses hold them."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+
+
+def _buffer(name: str, entry: Mapping[str, Any]) -> BufferPlan:
+    return BufferPlan(name=name, **_tuples(entry) | {"shape": _shape(entry["shape"])})
+
+
+def _region(name: str, entry: Mapping[str, Any], reads: list[Wire]) -> RegionPlan:
+    updates = tuple(Update(**_tuples(update)) for update in entry["updates"])
+    return RegionPlan(name=name, reads=tuple(reads), **_tuples(entry) | {"updates": updates})
+
+
+def _sequence(name: str, entry: Mapping[str, Any]) -> Sequence:
+    return Sequence(name=name, **_tuples(entry) | {"buckets": tuple(map(_bucket, entry["buckets"]))})

@@ -1,0 +1,156 @@
+"""GS3xx: every read of every declared sequence comes in time.
+
+Each sequence is simulated at each of its buckets against the spans of the plan. A value that only another sequence
+makes is checked as far as the file can show it; the rest is enforced at run time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from graphspec.errors import Diagnostic, KeyPath
+from graphspec.plan import Bucket, Plan, Sequence, Span
+from graphspec.simulation import Read, Simulator, made_reads
+from graphspec.spec import Spec
+
+OVERWRITTEN = "GS301"
+NEVER_MADE = "GS302"
+CAPTURED_TOO_LATE = "GS303"
+
+#: A message lists at most this many regions between the producer and the reader.
+_LISTED = 8
+
+
+@dataclass(frozen=True)
+class _Problem:
+    code: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class _Overwrite:
+    """``by`` takes the memory of a value before its read; ``replayed`` leads from its producer to the reader."""
+
+    bucket: Bucket
+    span: Span
+    by: str
+    replayed: tuple[str, ...]
+
+
+def check(spec: Spec, plan: Plan) -> list[Diagnostic]:
+    """Every read that cannot be served, by sequence and step."""
+    reads = {name: made_reads(plan, sequence) for name, sequence in plan.sequences.items()}
+    problems = _unmade(plan, reads)
+    in_pools = {name: [read for read in of if read.in_pool and read not in problems] for name, of in reads.items()}
+    problems |= _overwritten(plan, in_pools)
+    return [_finding(spec, read, problems[read]) for of in reads.values() for read in of if read in problems]
+
+
+def _finding(spec: Spec, read: Read, problem: _Problem) -> Diagnostic:
+    document = spec.document
+    bare = tuple(spec.sequences) == ("replay",) if document is None else isinstance(document.data.get("replay"), list)
+    path: KeyPath = ("replay", read.step) if bare else ("replay", read.sequence, read.step)
+    file, line, column = (None, None, None) if document is None else (str(document.path), *document.position(path))
+    return Diagnostic(problem.code, problem.message, file=file, line=line, column=column, path=path, hint=problem.hint)
+
+
+def _unmade(plan: Plan, reads: Mapping[str, list[Read]]) -> dict[Read, _Problem]:
+    """Reads of what was not made before: by no other sequence either, or by one that is captured later."""
+    captured: dict[str, int] = {}
+    sequences: dict[str, set[str]] = defaultdict(set)
+    for sequence in plan.sequences.values():
+        for region in sequence.steps:
+            captured.setdefault(region, len(captured))
+            sequences[region].add(sequence.name)
+    problems: dict[Read, _Problem] = {}
+    addressless: set[tuple[str, str]] = set()
+    for read in (read for of in reads.values() for read in of if read.made_at is None):
+        makers = sequences[read.producer]
+        if not makers or makers == {read.sequence}:
+            problems[read] = _never_made(read, later=bool(makers))
+        elif captured[read.producer] >= captured[read.region] and (read.region, read.value) not in addressless:
+            addressless.add((read.region, read.value))
+            problems[read] = _captured_too_late(read)
+    return problems
+
+
+def _never_made(read: Read, *, later: bool) -> _Problem:
+    keep = "keep a value of an earlier run in a buffer with `role: state`"
+    if read.region == read.producer:
+        message = f"region {read.region!r} reads its own output {read.value!r} before it has made it"
+        return _Problem(NEVER_MADE, message, keep)
+    why = "which comes later in the sequence" if later else "which no sequence replays"
+    message = f"region {read.region!r} reads {read.value!r} of region {read.producer!r}, {why}"
+    return _Problem(NEVER_MADE, message, f"replay {read.producer!r} before {read.region!r}, or {keep}")
+
+
+def _captured_too_late(read: Read) -> _Problem:
+    return _Problem(
+        CAPTURED_TOO_LATE,
+        f"region {read.region!r} reads {read.value!r} of region {read.producer!r}, which is captured after it:"
+        " the value has no address yet",
+        f"list a sequence that replays {read.producer!r} before {read.region!r} first",
+    )
+
+
+def _overwritten(plan: Plan, reads: Mapping[str, list[Read]]) -> dict[Read, _Problem]:
+    """Reads after the replay of a graph that may use the same memory."""
+    simulator = Simulator(plan)
+    found: dict[Read, list[_Overwrite]] = defaultdict(list)
+    intact: set[Span] = set()
+    taken: dict[Span, tuple[Sequence, int]] = {}
+    across = {read.value for of in reads.values() for read in of if read.made_at is None}
+    for name, sequence in plan.sequences.items():
+        for bucket in sequence.buckets:
+            run = simulator.run(sequence, bucket, reads[name], across)
+            for read, step in run.late.items():
+                found[read].append(_within(sequence, read, step, simulator.span(read, bucket), bucket))
+            intact.update(run.intact)
+            taken |= {span: (sequence, step) for span, step in run.taken.items()}
+    for name, sequence in plan.sequences.items():
+        for read in (read for read in reads[name] if read.made_at is None and read not in found):
+            for bucket in sequence.buckets:
+                span = simulator.span(read, bucket)
+                if span not in intact:
+                    found[read].append(_across(read, *taken[span], span, bucket))
+    return {read: _too_late(plan, simulator, read, overwrites) for read, overwrites in found.items()}
+
+
+def _within(sequence: Sequence, read: Read, step: int, span: Span, bucket: Bucket) -> _Overwrite:
+    """The sequence that reads also replays what takes the memory."""
+    before = (read.producer, *sequence.steps[: read.step]) if read.made_at is None else ()
+    replayed = before or sequence.steps[read.made_at : read.step]
+    return _Overwrite(bucket, span, sequence.steps[step], (*replayed, read.region))
+
+
+def _across(read: Read, maker: Sequence, step: int, span: Span, bucket: Bucket) -> _Overwrite:
+    """Every sequence that makes the value ends with its memory taken; ``maker`` is one of them."""
+    made_at = max(at for at in range(step) if maker.steps[at] == read.producer)
+    return _Overwrite(bucket, span, maker.steps[step], (*maker.steps[made_at : step + 1], read.region))
+
+
+def _too_late(plan: Plan, simulator: Simulator, read: Read, overwrites: list[_Overwrite]) -> _Problem:
+    first = overwrites[-1]  # the largest bucket
+    pool, by = first.span.pool, first.by
+
+    def captured(region: str) -> float:
+        graph = simulator.graph(region, first.bucket)
+        outside = first.span.first if first.span.last is None else first.span.last
+        return graph.index if graph is not None and graph.pool == pool else outside + 0.5
+
+    listed = [name for name in dict.fromkeys(first.replayed) if name == read.region or plan.regions[name].pool == pool]
+    if len(listed) > _LISTED:
+        listed = [name for name in listed if name in (read.producer, by, read.region)]
+    everywhere = len(overwrites) == len(plan.sequences[read.sequence].buckets)
+    expected = sorted(listed, key=captured)
+    place = f"after region {read.region!r}" if captured(by) > captured(read.region) else f"before {read.producer!r}"
+    return _Problem(
+        OVERWRITTEN,
+        f"region {read.region!r} reads {read.value!r} of region {read.producer!r} after {by!r} has reused its memory"
+        f" in pool {pool!r}: expected {', '.join(expected)} (the order of capture), got {', '.join(listed)}"
+        + ("" if everywhere else f" (at {first.bucket})"),
+        f"replay {by!r} {place}, or take it out of the pool {pool!r}",
+    )
