@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from graphspec.errors import InputError
-from graphspec.spec import Shape, Update
+from graphspec.spec import FromParam, FromSize, Shape, Update
 
 #: Bytes of one element, by the dtype names the language accepts (torch's own names).
 ITEM_BYTES: Mapping[str, int] = {
@@ -109,8 +109,9 @@ class Span:
 class BufferPlan:
     """A static buffer or declared output: its symbolic shape, and the one allocation all its buckets share.
 
-    ``largest`` is the shape at the largest buckets, ``bytes`` its size; both None for a state that the model owns
-    (``attr``), and for an output whose shape is not declared.
+    ``largest`` is the shape at the largest size of each dim, ``bytes`` its size; both None for a state that the model
+    owns (``attr``), and for an output whose shape is not declared. ``static`` False: an output that lives in the memory
+    of its graphs, one address a bucket, and is allocated by no one else. ``source``: the host value it is a copy of.
     """
 
     name: str
@@ -120,6 +121,8 @@ class BufferPlan:
     dims: tuple[str, ...]
     largest: tuple[int, ...] | None
     bytes: int | None
+    static: bool = True
+    source: FromParam | FromSize | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphspec.plan import Bucket, BufferPlan, Graph, Plan, RegionPlan, Sequence, Span, Wire
-from graphspec.spec import DimSize, Shape, Update
+from graphspec.spec import DimSize, FromParam, FromSize, Shape, Update
 
 #: Of the object that `to_json` returns: it changes when a key changes its meaning.
 VERSION = 1
@@ -28,7 +28,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "constants": dict(plan.constants),
         "buckets": [dict(bucket.sizes) for bucket in plan.buckets],
         "buffers": {
-            name: _plain(buffer, "name") | {"shape": None if buffer.shape is None else _axes(buffer.shape)}
+            name: _plain(buffer, "name") | {"shape": _axes(buffer.shape), "source": _source(buffer.source)}
             for name, buffer in plan.buffers.items()
         },
         "pools": {name: list(order) for name, order in plan.pools.items()},
@@ -110,8 +110,19 @@ def _plain_field(value: Any) -> Any:
     return dict(value.sizes) if isinstance(value, Bucket) else value
 
 
-def _axes(shape: Shape) -> list[int | str]:
-    return [axis if isinstance(axis, int) else str(axis) for axis in shape]
+def _axes(shape: Shape | None) -> list[int | str] | None:
+    return None if shape is None else [axis if isinstance(axis, int) else str(axis) for axis in shape]
+
+
+def _source(source: FromParam | FromSize | None) -> dict[str, str] | None:
+    """As the language writes it: ``{"param": NAME}``, ``{"size": DIM}`` or ``{"bucket": DIM}``."""
+    match source:
+        case FromParam(param):
+            return {"param": param}
+        case FromSize(dim, bucket):
+            return {"bucket" if bucket else "size": dim}
+        case None:
+            return None
 
 
 def _bucket(sizes: Mapping[str, int]) -> Bucket:
@@ -133,7 +144,12 @@ def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _buffer(name: str, entry: Mapping[str, Any]) -> BufferPlan:
-    return BufferPlan(name=name, **_tuples(entry) | {"shape": _shape(entry["shape"])})
+    source = None if entry["source"] is None else _read_source(**entry["source"])
+    return BufferPlan(name=name, **_tuples(entry) | {"shape": _shape(entry["shape"]), "source": source})
+
+
+def _read_source(param: str | None = None, size: str | None = None, bucket: str | None = None) -> FromParam | FromSize:
+    return FromParam(param) if param is not None else FromSize(size or bucket or "", bucket=bucket is not None)
 
 
 def _region(name: str, entry: Mapping[str, Any], reads: list[Wire]) -> RegionPlan:

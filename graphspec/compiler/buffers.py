@@ -36,4 +36,6 @@ def _buffer(buffer: Buffer, bucketed: tuple[str, ...], sizes: dict[str, int]) ->
         dims=tuple(dim for dim in bucketed if dim in named),
         largest=largest,
         bytes=None if largest is None or item is None else math.prod(largest) * item,
+        static=buffer.role != "output" or buffer.static,
+        source=buffer.source,
     )
