@@ -1,0 +1,68 @@
+"""Hooks on modules and parameters: their Python code runs when a region is captured, and never at a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.nn.modules.module as module_globals
+from torch import nn
+
+from graphspec.errors import Diagnostic
+from graphspec.hazards import HOOKED
+
+_MODULE_HOOKS: Mapping[str, str] = {
+    "_forward_pre_hooks": "forward pre-hook",
+    "_forward_hooks": "forward hook",
+    "_backward_pre_hooks": "full backward pre-hook",
+    "_backward_hooks": "backward hook",
+}
+_GLOBAL_HOOKS: Mapping[str, str] = {
+    "_global_forward_pre_hooks": "forward pre-hook",
+    "_global_forward_hooks": "forward hook",
+    "_global_backward_pre_hooks": "full backward pre-hook",
+    "_global_backward_hooks": "backward hook",
+}
+_PARAMETER_HOOKS: Mapping[str, str] = {
+    "_backward_hooks": "gradient hook",
+    "_post_accumulate_grad_hooks": "post-accumulate gradient hook",
+}
+EVERY_MODULE = "(every module)"
+
+
+def hooked_modules(root: object, prefix: str = "model") -> list[tuple[str, str]]:
+    """Each hook that can run in a captured call, as (dotted name, kind); global hooks have `EVERY_MODULE` as name.
+
+    Hooks of torch.nn.utils (weight_norm, spectral_norm, pruning) compute tensors with operators and are no hooks
+    in this sense. Hooks on parameters count under the name of the parameter.
+    """
+    found = [(EVERY_MODULE, kind) for slot, kind in _GLOBAL_HOOKS.items() if _own(getattr(module_globals, slot, None))]
+    if not isinstance(root, nn.Module):
+        return found
+    for name, module in root.named_modules():
+        path = f"{prefix}.{name}" if name else prefix
+        full = "full " if getattr(module, "_is_full_backward_hook", None) else ""
+        for slot, kind in _MODULE_HOOKS.items():
+            if _own(getattr(module, slot, None)):
+                found.append((path, full + kind if slot == "_backward_hooks" else kind))
+    for name, parameter in root.named_parameters():
+        for slot, kind in _PARAMETER_HOOKS.items():
+            if _own(getattr(parameter, slot, None)):
+                found.append((f"{prefix}.{name}", kind))
+    return found
+
+
+def hook_findings(root: object, prefix: str = "model") -> list[Diagnostic]:
+    """A finding for each hooked module and kind of hook: what `hooks: refuse` refuses."""
+    return [
+        Diagnostic(HOOKED.code, f"{name} {HOOKED.does}: a {kind}", hint=HOOKED.hint)
+        for name, kind in hooked_modules(root, prefix)
+    ]
+
+
+def _own(hooks: Mapping[int, Any] | None) -> bool:
+    return any(not _module_of(hook).startswith("torch.nn.utils") for hook in (hooks or {}).values())
+
+
+def _module_of(hook: Any) -> str:
+    return str(getattr(hook, "__module__", None) or type(hook).__module__)

@@ -1,0 +1,116 @@
+"""Python calls that neither kind of mode sees: threads, seeds, synchronization, streams, nested capture, files.
+
+They are wrapped while a watch is open. A wrapper only reports when the thread that calls it is being watched.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphspec.hazards import CALLS, Hazard
+from graphspec.runtime.hazards.modes import FunctionWatch
+from graphspec.runtime.hazards.streams import entering, waiting
+from graphspec.runtime.hazards.wrapping import Wrapped, Wrapper
+from graphspec.runtime.source import torch_callers
+
+if TYPE_CHECKING:
+    from graphspec.runtime.hazards.watch import Watch
+
+WATCHED: ContextVar[Watch | None] = ContextVar("graphspec_watch", default=None)
+
+#: Functions of torch that call a wrapped one: the model called these.
+_CALLERS = {
+    "manual_seed": "torch.manual_seed",
+    "seed": "torch.seed",
+    "fork_rng": "torch.random.fork_rng",
+}
+_DYNAMO = "torch._dynamo.eval_frame._callback_from_stance"
+_NAMES = {
+    "torch.serialization._save": "torch.save",
+    "torch.serialization._legacy_save": "torch.save",
+    "multiprocessing.pool.Pool._map_async": "multiprocessing.pool.Pool.map",
+    _DYNAMO: "torch.compile",
+}
+
+
+def _reporting(hazard: Hazard) -> Wrapper:
+    def wrap(path: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def reported(*args: Any, **kwargs: Any) -> Any:
+            watch = WATCHED.get()
+            # `torch._dynamo.disable` passes None where a compiled function passes its callback.
+            if watch is None or (path == _DYNAMO and not callable(args[0])):
+                return original(*args, **kwargs)
+            callers, ours = torch_callers()
+            if ours:
+                return original(*args, **kwargs)
+            outer = next((_CALLERS[name] for name in reversed(callers) if name in _CALLERS), None)
+            with watch.python_call(hazard, outer or _NAMES.get(path, path)):
+                return original(*args, **kwargs)
+
+        return reported
+
+    return wrap
+
+
+def _reentering(_path: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Tensor.backward pops the function mode while it runs; hooks and autograd functions are the model's code."""
+
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        watch = WATCHED.get()
+        if watch is None:
+            return original(*args, **kwargs)
+        with FunctionWatch(watch):
+            return original(*args, **kwargs)
+
+    return run
+
+
+def _stream_call(report: Callable[[Watch, Any, tuple[Any, ...]], None]) -> Wrapper:
+    def wrap(_path: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def called(self: Any, *args: Any) -> Any:
+            watch = WATCHED.get()
+            if watch is not None:
+                report(watch, self, args)
+            return original(self, *args)
+
+        return called
+
+    return wrap
+
+
+def _targets() -> Iterator[tuple[str, Wrapper]]:
+    for path, hazard in CALLS.items():
+        yield path, _reporting(hazard)
+    yield "torch.autograd._engine_run_backward", _reentering
+    for device in ("cpu", "cuda", "npu"):
+        yield f"torch.{device}.StreamContext.__enter__", _stream_call(entering)
+        yield f"torch.{device}.Stream.wait_stream", _stream_call(waiting)
+
+
+_WRAPPED = Wrapped(_targets)
+
+
+@contextmanager
+def patched(watch: Watch) -> Iterator[None]:
+    """Reports Python calls of this thread to ``watch`` inside the block."""
+    _WRAPPED.install()
+    token = WATCHED.set(watch)
+    try:
+        yield
+    finally:
+        WATCHED.reset(token)
+        _WRAPPED.remove()
+
+
+def default_seeds() -> tuple[int, ...]:
+    """The seeds of the default generators: a seed call through an early import shows as a change."""
+    return (torch.default_generator.initial_seed(),)

@@ -1,0 +1,231 @@
+"""One dry run under watch: what it reports, and how a finding is worded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from graphspec.errors import Diagnostic, Severity
+from graphspec.hazards import CODES, FUNCTIONS, GENERATOR, ON_HOST_NUMBERS, OPERATORS, SEEDED, TAGGED, Hazard
+from graphspec.runtime.hazards.capturing import inside_capture
+from graphspec.runtime.hazards.conditions import CONDITIONS, Call, function_name, makes_number, tensors
+from graphspec.runtime.hazards.fake import TraceEnded, is_fake, lacks_value
+from graphspec.runtime.hazards.modes import DispatchWatch, FunctionWatch
+from graphspec.runtime.hazards.patches import default_seeds, patched
+from graphspec.runtime.hazards.streams import Streams
+from graphspec.runtime.hazards.wording import advised, label, shown
+from graphspec.runtime.source import NOWHERE, ModuleNames, Site, module_stack, site
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+#: Reads a value to check it, on the CPU only (Onehot.cpp); its own row says when a device reads too.
+_CHECKS_ON_CPU = frozenset({"nn.functional.one_hot"})
+
+
+@dataclass
+class Outcome:
+    """What a watched function returned."""
+
+    result: Any = None
+
+
+class Watch:
+    """Collects the findings of one dry run. Made by `watch`."""
+
+    def __init__(
+        self,
+        region: str,
+        device_label: str,
+        allowed_generators: Sequence[torch.Generator],
+        name_of: Callable[[torch.Generator], str | None] | None,
+        root: object,
+    ) -> None:
+        self.region = region
+        self.device_label = device_label
+        self.streams = Streams()
+        self._allowed = (*_default_generators(), *allowed_generators)
+        self._name_of = name_of or (lambda _generator: None)
+        self._root = root
+        self._names: ModuleNames | None = None
+        self._found: dict[tuple[str, Site, str], Diagnostic] = {}
+        self._numbers: MutableMapping[Tensor, bool] = WeakIdKeyDictionary()
+        self._function: Call | None = None
+        self._muted: frozenset[str] = frozenset()  # codes already reported by the call that is running
+        self._rows: dict[Any, tuple[str, tuple[Hazard, ...], bool]] = {}
+
+    @property
+    def findings(self) -> list[Diagnostic]:
+        """Every finding so far, once for each source line and operator, in order of appearance."""
+        return list(self._found.values())
+
+    def is_host(self, tensor: Any) -> bool:
+        """Whether a tensor is a number of the host: reading it waits for no device, and it is frozen like one."""
+        return isinstance(tensor, Tensor) and tensor in self._numbers
+
+    def report(self, hazard: Hazard, operator: str, at: Site | None = None) -> None:
+        """Adds a finding, unless the running call has reported its kind, or it is known.
+
+        On the CPU every device is judged: what one kind of device refuses is a warning, what both refuse an error.
+        """
+        device = self.device_label
+        if hazard.code in self._muted or (device != "cpu" and device not in hazard.refused_by):
+            return
+        place = at or site()
+        partial = device == "cpu" and len(hazard.refused_by) == 1
+        where = f" at {place}" if place.line else ""
+        who = f"; a capture on {hazard.refused_by[0]} refuses it" if partial else ""
+        message = f"region {self.region!r} {hazard.does}: {operator}{where}{self._train_mode()}{who}"
+        severity: Severity = "warning" if partial or hazard.warns else "error"
+        file, line = (place.file, place.line) if place.line else (None, None)
+        found = Diagnostic(hazard.code, message, severity, file, line, hint=hazard.hint)
+        self._found.setdefault((hazard.code, place, operator), found)
+
+    @contextmanager
+    def function(self, call: Call) -> Iterator[Outcome]:
+        """Judges a torch function before it runs, and is the place of every operator it calls."""
+        name = function_name(call.target)
+        outer = self._function, self._muted
+        reported = self._judge_function(name, call)
+        quiet = {*reported, "GS701"} if name in _CHECKS_ON_CPU else reported
+        self._function, self._muted = call, self._muted.union(quiet)
+        outcome = Outcome()
+        try:
+            yield outcome
+            if makes_number(call, outcome.result):
+                self._numbers[outcome.result] = True
+        except Exception as error:
+            if reported and any(is_fake(tensor) for tensor in tensors(call.args)):
+                raise TraceEnded from error
+            raise
+        finally:
+            self._function, self._muted = outer
+
+    def operator(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Judges an operator of the dispatcher, and runs it."""
+        name, rows, draws = self._row(op)
+        call = Call(op, args, kwargs, self.is_host, self._function)
+        for row in rows:
+            if self._applies(row, call):
+                self.report(advised(row, name, call.function), label(name, call))
+        if draws:
+            self._judge_generator(name, call)
+        try:
+            result = op(*args, **kwargs)
+        except Exception as error:
+            if not lacks_value(error):
+                raise
+            if (
+                call.within
+                and call.function in _CHECKS_ON_CPU
+                and not self._applies(FUNCTIONS[call.function], call.within)
+            ):
+                return 0  # passes both of its checks: 0 <= smallest, largest < num_classes
+            if not any(self._applies(row, call) for row in rows):
+                self.report(TAGGED["dynamic_output_shape"], label(name, call))
+            raise TraceEnded from error
+        self._follow_numbers(args, result)
+        return result
+
+    @contextmanager
+    def python_call(self, hazard: Hazard, name: str) -> Iterator[None]:
+        """Reports a Python call, and nothing of what it does inside."""
+        self.report(hazard, name)
+        outer, self._muted = self._muted, frozenset(CODES)
+        try:
+            yield
+        finally:
+            self._muted = outer
+
+    def _judge_function(self, name: str, call: Call) -> frozenset[str]:
+        rows = [row for table in (FUNCTIONS, ON_HOST_NUMBERS) if (row := table.get(name)) is not None]
+        reported = [row for row in rows if self._applies(row, call)]
+        for row in reported:
+            self.report(row, shown(name))
+        return frozenset(row.code for row in reported)
+
+    def _applies(self, row: Hazard, call: Call) -> bool:
+        if row.code in ("GS701", "GS711"):
+            read = list(tensors(call.args))
+            if read and all(self.is_host(tensor) for tensor in read):
+                return False  # a number of the host costs nothing to read there
+        elif row.when == "number_to_device" and not self.is_host(call.args[0]):
+            return False
+        return row.when is None or CONDITIONS[row.when](call)
+
+    def _row(self, op: OpOverload) -> tuple[str, tuple[Hazard, ...], bool]:
+        known = self._rows.get(op)
+        if known is None:
+            name = str(op.name()).partition(".")[0]  # type: ignore[no-untyped-call]
+            tagged = tuple(row for tag, row in TAGGED.items() if getattr(torch.Tag, tag) in op.tags)
+            draws = "Generator" in str(op._schema)  # noqa: SLF001 - torch has no public name for a schema
+            known = (name, OPERATORS.get(name, tagged[:1]), draws)
+            self._rows[op] = known
+        return known
+
+    def _judge_generator(self, operator: str, call: Call) -> None:
+        for generator in (*call.args, *call.kwargs.values()):
+            if isinstance(generator, torch.Generator) and not any(generator is known for known in self._allowed):
+                name = self._name_of(generator) or "a torch.Generator that no attribute of the model holds"
+                hint = GENERATOR.hint.replace("model.NAME", name) if "." in name.split(" ")[0] else GENERATOR.hint
+                does = f"draws from {name}, a random generator that is not declared"
+                self.report(replace(GENERATOR, does=does, hint=hint), label(operator, call))
+
+    def _follow_numbers(self, args: tuple[Any, ...], result: Any) -> None:
+        if self._numbers and isinstance(result, Tensor):
+            read = list(tensors(args))
+            if read and all(self.is_host(tensor) for tensor in read):
+                self._numbers[result] = True
+
+    def _train_mode(self) -> str:
+        stack = module_stack()
+        if not stack or not stack[-1].training:
+            return ""
+        if self._names is None:
+            self._names = ModuleNames(self._root)
+        name = next(iter(self._names.of(stack[-1])), type(stack[-1]).__name__)
+        return f", which came from train mode of {name}"
+
+
+@contextmanager
+def watch(
+    region: str,
+    *,
+    device_label: str = "cpu",
+    allowed_generators: Sequence[torch.Generator] = (),
+    name_of: Callable[[torch.Generator], str | None] | None = None,
+    root: object = None,
+) -> Iterator[Watch]:
+    """Watches one dry run of ``region`` in this thread; its findings are those of the `Watch` it gives.
+
+    ``device_label`` is the device that the region is meant for: "cpu" (judged for every device), "cuda" or "npu".
+    ``allowed_generators`` are the declared ones, ``name_of`` names the attribute that holds a generator, and ``root``
+    is what the factory returned, for the names of modules. Execution goes on after a finding, so that all come at
+    once; on fake tensors, which have no values, it may end with `TraceEnded`.
+
+    Open it inside of a FakeTensorMode, never around one. Other dispatch modes may be inside or outside of it.
+    """
+    session = Watch(region, device_label, allowed_generators, name_of, root)
+    seeds = default_seeds()
+    with inside_capture(region), patched(session), FunctionWatch(session), DispatchWatch(session):
+        try:
+            yield session
+        except Exception as error:
+            if lacks_value(error):
+                raise TraceEnded from error
+            raise
+        finally:
+            session.streams.report_unjoined(session)
+            if default_seeds() != seeds and not any(found.code == SEEDED.code for found in session.findings):
+                session.report(SEEDED, "torch.manual_seed", NOWHERE)
+
+
+def _default_generators() -> tuple[torch.Generator, ...]:
+    devices = (getattr(torch, name, None) for name in ("cuda", "npu"))
+    return (torch.default_generator, *(g for device in devices for g in getattr(device, "default_generators", ())))
