@@ -282,6 +282,14 @@ class Spec:
         """The folder that paths inside the spec are relative to."""
         return self.document.path.parent if self.document is not None else Path()
 
+    def locate(self, name: str) -> Path:
+        """The file that ``name`` inside the spec means: beside the spec, or beside the file a link to it points at."""
+        beside = self.folder / name
+        if self.document is None or beside.exists():
+            return beside
+        linked = self.document.path.resolve().parent / name
+        return linked if linked.exists() else beside
+
 
 def names_in(value: Value) -> tuple[str, ...]:
     """Every value name inside an argument, in order."""

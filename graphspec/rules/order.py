@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from graphspec.errors import Diagnostic, KeyPath
+from graphspec.finding import finding
 from graphspec.plan import Bucket, Plan, Sequence, Span
 from graphspec.simulation import Read, Simulator, made_reads
 from graphspec.spec import Spec
@@ -44,17 +45,26 @@ def check(spec: Spec, plan: Plan) -> list[Diagnostic]:
     """Every read that cannot be served, by sequence and step."""
     reads = {name: made_reads(plan, sequence) for name, sequence in plan.sequences.items()}
     problems = _unmade(plan, reads)
-    in_pools = {name: [read for read in of if read.in_pool and read not in problems] for name, of in reads.items()}
-    problems |= _overwritten(plan, in_pools)
+    no_address = {_target(read) for read, found in problems.items() if found.code == CAPTURED_TOO_LATE}
+    problems |= _overwritten(
+        plan,
+        {
+            name: [each for each in of if each.in_pool and each not in problems and _target(each) not in no_address]
+            for name, of in reads.items()
+        },
+    )
     return [_finding(spec, read, problems[read]) for of in reads.values() for read in of if read in problems]
+
+
+def _target(read: Read) -> tuple[str, str]:
+    return read.region, read.value
 
 
 def _finding(spec: Spec, read: Read, problem: _Problem) -> Diagnostic:
     document = spec.document
     bare = tuple(spec.sequences) == ("replay",) if document is None else isinstance(document.data.get("replay"), list)
     path: KeyPath = ("replay", read.step) if bare else ("replay", read.sequence, read.step)
-    file, line, column = (None, None, None) if document is None else (str(document.path), *document.position(path))
-    return Diagnostic(problem.code, problem.message, file=file, line=line, column=column, path=path, hint=problem.hint)
+    return finding(document, problem.code, problem.message, path, hint=problem.hint)
 
 
 def _unmade(plan: Plan, reads: Mapping[str, list[Read]]) -> dict[Read, _Problem]:
@@ -71,8 +81,8 @@ def _unmade(plan: Plan, reads: Mapping[str, list[Read]]) -> dict[Read, _Problem]
         makers = sequences[read.producer]
         if not makers or makers == {read.sequence}:
             problems[read] = _never_made(read, later=bool(makers))
-        elif captured[read.producer] >= captured[read.region] and (read.region, read.value) not in addressless:
-            addressless.add((read.region, read.value))
+        elif captured[read.producer] >= captured[read.region] and _target(read) not in addressless:
+            addressless.add(_target(read))
             problems[read] = _captured_too_late(read)
     return problems
 
@@ -99,7 +109,7 @@ def _captured_too_late(read: Read) -> _Problem:
 def _overwritten(plan: Plan, reads: Mapping[str, list[Read]]) -> dict[Read, _Problem]:
     """Reads after the replay of a graph that may use the same memory."""
     simulator = Simulator(plan)
-    found: dict[Read, list[_Overwrite]] = defaultdict(list)
+    late: dict[Read, list[_Overwrite]] = defaultdict(list)
     intact: set[Span] = set()
     taken: dict[Span, tuple[Sequence, int]] = {}
     across = {read.value for of in reads.values() for read in of if read.made_at is None}
@@ -107,16 +117,16 @@ def _overwritten(plan: Plan, reads: Mapping[str, list[Read]]) -> dict[Read, _Pro
         for bucket in sequence.buckets:
             run = simulator.run(sequence, bucket, reads[name], across)
             for read, step in run.late.items():
-                found[read].append(_within(sequence, read, step, simulator.span(read, bucket), bucket))
+                late[read].append(_within(sequence, read, step, simulator.span(read, bucket), bucket))
             intact.update(run.intact)
             taken |= {span: (sequence, step) for span, step in run.taken.items()}
     for name, sequence in plan.sequences.items():
-        for read in (read for read in reads[name] if read.made_at is None and read not in found):
+        for read in (read for read in reads[name] if read.made_at is None and read not in late):
             for bucket in sequence.buckets:
                 span = simulator.span(read, bucket)
                 if span not in intact:
-                    found[read].append(_across(read, *taken[span], span, bucket))
-    return {read: _too_late(plan, simulator, read, overwrites) for read, overwrites in found.items()}
+                    late[read].append(_across(read, *taken[span], span, bucket))
+    return {read: _too_late(plan, simulator, read, overwrites) for read, overwrites in late.items()}
 
 
 def _within(sequence: Sequence, read: Read, step: int, span: Span, bucket: Bucket) -> _Overwrite:

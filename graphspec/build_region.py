@@ -1,0 +1,65 @@
+"""One region of a checked document, as a value of the language."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from graphspec.spec import Attr, Compile, Const, DictOf, ListOf, Make, Name, Region, Update, Value
+
+
+def build_region(name: str, data: Mapping[str, Any], spec: Mapping[str, Any]) -> Region:
+    """The region ``name``. ``spec`` is the whole document, whose `generators` and `hooks` are the defaults."""
+    fields = {key: value for key, value in data.items() if not key.startswith("x-")}
+    inputs = fields.pop("inputs", [])
+    optimizer = fields.pop("optimizer", ())
+    compiler = fields.pop("compile", None)
+    return Region(
+        name,
+        positional=tuple(map(argument, inputs)) if isinstance(inputs, list) else (),
+        keyword={} if isinstance(inputs, list) else {key: argument(each) for key, each in inputs.items()},
+        outputs=_outputs(fields.pop("outputs", {})),
+        updates=tuple(map(_update, fields.pop("updates", ()))),
+        optimizer=(optimizer,) if isinstance(optimizer, str) else tuple(optimizer),
+        bind=dict(fields.pop("bind", {})),
+        generators=tuple(fields.pop("generators", spec.get("generators", ()))),
+        hooks=fields.pop("hooks", spec.get("hooks", "refuse")),
+        compile=None if compiler is None else _compiler(compiler),
+        **fields,
+    )
+
+
+def argument(data: str | Mapping[str, Any]) -> Value:
+    """An argument of a call: a name, or one of the kinds that are written as a mapping."""
+    if isinstance(data, str):
+        return Name(data)
+    match data:
+        case {"const": value}:
+            return Const(value)
+        case {"attr": path}:
+            return Attr(path)
+        case {"list": items}:
+            return ListOf(tuple(map(argument, items)))
+        case {"dict": items}:
+            return DictOf({key: argument(each) for key, each in items.items()})
+        case _:
+            return Make(data["make"], {key: argument(each) for key, each in data.get("with", {}).items()})
+
+
+def _outputs(data: str | list[str] | Mapping[str, str | int]) -> dict[str, str]:
+    """Value names to paths: a lone name is the return value itself, a list takes its items in order."""
+    if isinstance(data, str):
+        return {data: ""}
+    if isinstance(data, list):
+        return {name: str(index) for index, name in enumerate(data)}
+    return {name: str(path) for name, path in data.items()}
+
+
+def _update(data: Mapping[str, Any]) -> Update:
+    fields = {key: value for key, value in data.items() if not key.startswith("x-")}
+    at = fields.pop("at", None)
+    return Update(param=fields.pop("from"), at=None if at is None else tuple(at), **fields)
+
+
+def _compiler(data: Mapping[str, Any]) -> Compile:
+    return Compile(**{key: value for key, value in data.items() if not key.startswith("x-")})

@@ -1,0 +1,165 @@
+"""`Document` to `Spec`: the data of a document that passed the schema, as the values of the language.
+
+Nothing is reported here. Defaults are filled in, runs of sizes are expanded and the several ways to write a value
+become one; whether names exist and values make sense is for the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from graphspec.build_region import build_region
+from graphspec.document import Document
+from graphspec.spec import (
+    Axis,
+    Buckets,
+    Buffer,
+    CaptureOptions,
+    CheckOptions,
+    Constant,
+    Dim,
+    DimSize,
+    FromParam,
+    FromSize,
+    Model,
+    NpuOptions,
+    Param,
+    Sample,
+    Shape,
+    Spec,
+)
+
+_UNITS: Mapping[str, int] = {
+    "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
+    "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+}  # fmt: skip
+_PARAM_DTYPES: Mapping[str, str] = {"int": "int64", "float": "float32", "bool": "bool"}
+
+
+def build(document: Document) -> Spec:
+    """The spec that ``document`` says. It must have passed `graphspec.schema.check`."""
+    data = document.data
+    params = {name: _param(name, each) for name, each in entries(data, "params")}
+    regions = {name: build_region(name, each, data) for name, each in entries(data, "regions")}
+    buckets = data.get("buckets")
+    return Spec(
+        name=data.get("name", document.path.stem),
+        model=_model(data["model"]),
+        regions=regions,
+        sequences=_sequences(data.get("replay"), [name for name, region in regions.items() if not region.inline]),
+        device=data.get("device", "auto"),
+        seed=data.get("seed", 0),
+        dims={name: _dim(each) for name, each in entries(data, "dims")},
+        buckets=None if buckets is None else tuple(dict(each) for each in buckets),
+        params=params,
+        buffers={name: _buffer(name, each, params) for name, each in entries(data, "buffers")},
+        pools={name: tuple(each) for name, each in entries(data, "pools")},
+        capture=_capture(data.get("capture", {})),
+        check=CheckOptions(**plain(data.get("check", {}))),
+        npu=_npu(data.get("npu", {})),
+        document=document,
+    )
+
+
+def plain(data: Mapping[str, Any]) -> dict[str, Any]:
+    """``data`` without the keys that the language ignores."""
+    return {key: value for key, value in data.items() if not key.startswith("x-")}
+
+
+def entries(data: Mapping[str, Any], key: str) -> Iterator[tuple[str, Any]]:
+    """The named things under a top-level key."""
+    return ((name, each) for name, each in data.get(key, {}).items() if not name.startswith("x-"))
+
+
+def sizes_of(data: list[Any] | Mapping[str, Any]) -> list[int]:
+    """The sizes a list or a run stands for, in the order they are written."""
+    if isinstance(data, Mapping):
+        return list(range(data["from"], data["to"] + 1, data.get("step", 1)))
+    return [size for each in data for size in (sizes_of(each) if isinstance(each, Mapping) else [each])]
+
+
+def axis_of(data: int | str) -> Axis:
+    """``64``, ``batch`` or ``2*batch``."""
+    if isinstance(data, int):
+        return data
+    factor, star, dim = data.partition("*")
+    return DimSize(dim.strip(), int(factor)) if star else DimSize(data)
+
+
+def _shape(data: list[int | str] | None) -> Shape | None:
+    return None if data is None else tuple(axis_of(each) for each in data)
+
+
+def _model(data: Mapping[str, Any]) -> Model:
+    return Model(**plain(data))
+
+
+def _dim(data: int | list[Any] | Mapping[str, Any]) -> Dim:
+    if isinstance(data, int):
+        return Constant(data)
+    exact = isinstance(data, Mapping) and data.get("exact", False)
+    sizes = sizes_of(data["sizes"] if isinstance(data, Mapping) and "sizes" in data else data)
+    return Buckets(tuple(sorted(set(sizes))), exact)
+
+
+def _param(name: str, data: Mapping[str, Any]) -> Param:
+    fields = plain(data)
+    shape = _shape(fields.pop("shape", [])) or ()
+    choices = fields.pop("choices", None)
+    return Param(name, shape=shape, choices=None if choices is None else tuple(choices), **fields)
+
+
+def _buffer(name: str, data: Mapping[str, Any], params: Mapping[str, Param]) -> Buffer:
+    fields = plain(data)
+    source = _source(fields.pop("from", None))
+    shape, sample = _shape(fields.pop("shape", None)), _sample(fields.pop("sample", None))
+    dtype = fields.pop("dtype", None)
+    if isinstance(source, FromSize):
+        shape, dtype = () if shape is None else shape, dtype or "int64"
+    elif isinstance(source, FromParam) and source.param in params:
+        param = params[source.param]
+        shape, dtype = param.shape if shape is None else shape, dtype or _PARAM_DTYPES.get(param.type)
+    return Buffer(name, shape=shape, dtype=dtype, source=source, sample=sample, **fields)
+
+
+def _source(data: str | Mapping[str, str] | None) -> FromParam | FromSize | None:
+    if data is None:
+        return None
+    if isinstance(data, str):
+        return FromParam(data)
+    return FromSize(data["size"]) if "size" in data else FromSize(data["bucket"], bucket=True)
+
+
+def _sample(data: str | Mapping[str, Any] | None) -> Sample | None:
+    if data is None:
+        return None
+    kind, value = (data, None) if isinstance(data, str) else next(iter(data.items()))
+    return Sample(kind, value)  # type: ignore[arg-type]  # the schema knows the kinds
+
+
+def _sequences(data: list[str] | Mapping[str, list[str]] | None, regions: list[str]) -> dict[str, tuple[str, ...]]:
+    """The key `replay`. Left out, it is the only region that is not inline; with several, the rules refuse it."""
+    if data is None:
+        return {"replay": tuple(regions)} if len(regions) == 1 else {}
+    if isinstance(data, list):
+        return {"replay": tuple(data)}
+    return {name: tuple(steps) for name, steps in plain(data).items()}
+
+
+def _capture(data: Mapping[str, Any]) -> CaptureOptions:
+    fields = plain(data)
+    budget = fields.pop("memory_budget", None)
+    return CaptureOptions(memory_budget=_bytes(budget), **fields)
+
+
+def _bytes(data: int | str | None) -> int | None:
+    if data is None or isinstance(data, int):
+        return data
+    number = data.rstrip("BKMGTi ")
+    return int(float(number) * _UNITS[data[len(number) :].strip()])
+
+
+def _npu(data: Mapping[str, Any]) -> NpuOptions:
+    fields = plain(data)
+    return NpuOptions(handlers=tuple(fields.pop("handlers", ())), **fields)

@@ -1,0 +1,67 @@
+"""A path to a checked `Spec`: the one entry that every command and the Python interface use."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from graphspec import document as documents
+from graphspec import rules, schema
+from graphspec.build_spec import build
+from graphspec.errors import Diagnostic, SpecError
+from graphspec.finding import in_order
+from graphspec.spec import Spec
+
+
+def load(path: Path | str) -> Spec:
+    """The spec in the file at ``path``.
+
+    Raises:
+        SpecError: with every error of the file, sorted by position.
+    """
+    spec, findings = inspect(path)
+    errors = [each for each in findings if each.severity == "error"]
+    if spec is None or errors:
+        raise SpecError(errors)
+    return spec
+
+
+def inspect(path: Path | str) -> tuple[Spec | None, list[Diagnostic]]:
+    """The spec, or None where it is too broken to have one, and everything found in it, warnings too, sorted."""
+    with _no_collections():
+        try:
+            document, findings = documents.examine(path)
+        except SpecError as error:
+            return None, list(error.diagnostics)
+        findings += schema.check(document)
+        if findings:
+            return None, in_order(findings)
+        spec = build(document)
+        return spec, in_order([*(found := rules.check(spec)), *_order(spec, found)])
+
+
+def _order(spec: Spec, found: list[Diagnostic]) -> list[Diagnostic]:
+    """The findings of the compiler, which can lower only what the rules passed."""
+    from graphspec.compiler import compile_spec
+
+    if any(each.severity == "error" for each in found):
+        return []
+    try:
+        compile_spec(spec)
+    except SpecError as error:
+        return list(error.diagnostics)
+    return []
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Hold the garbage collector: a document is many small objects and no cycles, and each pass would walk them all."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

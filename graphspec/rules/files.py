@@ -1,0 +1,103 @@
+"""GS214 and GS215: the files a spec names exist. They are looked at, never run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from graphspec.errors import Diagnostic, KeyPath
+from graphspec.finding import finding
+from graphspec.nearest import did_you_mean
+from graphspec.rules.walk import arguments
+from graphspec.spec import Make, Spec
+
+_WEIGHTS = (".safetensors", ".pt")
+_SAMPLES = (".npy", ".pt", ".safetensors")
+
+
+def missing_functions(spec: Spec) -> Iterator[Diagnostic]:
+    """GS214: a `FILE.py:NAME` whose file is missing, or whose file defines no such name."""
+    if spec.document is None:
+        return
+    names: dict[Path, set[str] | None] = {}
+    for text, path in _functions(spec):
+        file, _, name = text.rpartition(":")
+        if not file.endswith(".py"):
+            continue  # a package: finding it could run its code
+        place = spec.locate(file)
+        if not place.is_file():
+            message = f"there is no file {os.path.abspath(place)}"
+            hint = "paths are relative to the spec file"
+            yield finding(spec.document, "GS214", message, path, hint=hint)
+            continue
+        if place not in names:
+            names[place] = _defined(place)
+        defined, first = names[place], name.partition(".")[0]
+        if defined is not None and first not in defined:
+            message = f"{file} defines no '{first}'"
+            hint = did_you_mean(first, defined, f"define it in {os.path.abspath(place)}")
+            yield finding(spec.document, "GS214", message, path, hint=hint)
+
+
+def _functions(spec: Spec) -> Iterator[tuple[str, KeyPath]]:
+    yield spec.model.factory, ("model", "factory")
+    yield from ((text, ("npu", "handlers", index)) for index, text in enumerate(spec.npu.handlers))
+    for region in spec.regions.values():
+        for value, path in arguments(region):
+            if isinstance(value, Make):
+                yield value.factory, (*path, "make")
+
+
+def _defined(path: Path) -> set[str] | None:
+    """The names a module defines at its top level; None where reading the text cannot tell."""
+    import ast
+    import warnings
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a doubtful escape in the model is none of our findings
+            tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+    names: set[str] = set()
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+            continue  # its body is another scope
+        if isinstance(node, ast.alias):
+            names.add(node.asname or node.name.partition(".")[0])
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        pending.extend(ast.iter_child_nodes(node))
+    return None if names & {"*", "__getattr__"} else names
+
+
+def weights(spec: Spec) -> Iterator[Diagnostic]:
+    """GS215: weights of a kind that cannot be read; a missing file is a warning, since CI has no weights."""
+    name, path = spec.model.weights, ("model", "weights")
+    if name is None or spec.document is None:
+        return
+    if not name.endswith(_WEIGHTS):
+        message = f"weights '{name}' are neither .safetensors nor .pt"
+        yield finding(spec.document, "GS215", message, path, hint="save them with safetensors.torch.save_file")
+    elif not spec.locate(name).is_file():
+        message = f"there is no weights file {os.path.abspath(spec.locate(name))}"
+        yield finding(spec.document, "GS215", message, path, severity="warning",
+                      hint="`run` needs it; paths are relative to the spec file")  # fmt: skip
+
+
+def samples(spec: Spec) -> Iterator[Diagnostic]:
+    """GS214: a sample file that is missing, or of a kind that cannot be read."""
+    for buffer in spec.buffers.values():
+        if buffer.sample is None or buffer.sample.kind != "file" or spec.document is None:
+            continue
+        path, place = ("buffers", buffer.name, "sample", "file"), spec.locate(buffer.sample.value)
+        if not buffer.sample.value.endswith(_SAMPLES):
+            message = f"the sample file '{buffer.sample.value}' is neither .npy, .pt nor .safetensors"
+            yield finding(spec.document, "GS214", message, path, hint="save it with numpy.save")
+        elif not place.is_file():
+            message = f"there is no file {os.path.abspath(place)}"
+            yield finding(spec.document, "GS214", message, path, hint="paths are relative to the spec file")

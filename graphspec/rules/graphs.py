@@ -1,0 +1,155 @@
+"""GS4xx: what the buckets of a whole spec lead to. These rules follow values from region to region."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from graphspec.compiler.dims import region_dims
+from graphspec.errors import Diagnostic, KeyPath
+from graphspec.finding import finding
+from graphspec.rules.sizes import padded_dims
+from graphspec.rules.walk import output_place
+from graphspec.spec import Buckets, Region, Spec, reads
+
+#: Streams of common NPU parts; every captured graph takes one. Beyond it the device's message speaks of storage.
+STREAM_BUDGET = 2048
+#: More combinations than any device could capture: planning them would only take long.
+MOST_COMBINATIONS = 100_000
+_LISTED = 24
+
+
+def uncuttable_results(spec: Spec) -> Iterator[Diagnostic]:
+    """GS406: a result of a bucketed region without a shape: nothing says which of its axes to cut."""
+    dims = region_dims(spec)
+    for name, region in _results(spec):
+        buffer = spec.buffers.get(name)
+        padded = [dim for dim in dims[region.name] if not _exact(spec, dim)]
+        if not padded or (buffer is not None and buffer.shape is not None):
+            continue
+        if region.eager and region.rows == "real":
+            continue  # it never saw a padded row
+        message = f"the result '{name}' comes from the bucketed dim '{padded[0]}' and has no shape, so no rows can be cut"
+        if buffer is not None:
+            path: KeyPath = ("buffers", name)
+            yield finding(spec.document, "GS406", message, path, key=True, hint=f"add `shape: [{padded[0]}, ...]`")
+        else:
+            path, key = output_place(spec, region, name)
+            hint = f"declare it under buffers: `{name}: {{role: output, shape: [{padded[0]}, ...], dtype: ...}}`"
+            yield finding(spec.document, "GS406", message, path, key=key, hint=hint)
+
+
+def _exact(spec: Spec, dim: str) -> bool:
+    found = spec.dims[dim]
+    return isinstance(found, Buckets) and found.exact
+
+
+def _results(spec: Spec) -> Iterator[tuple[str, Region]]:
+    """What a run of each sequence returns, with the region that makes it; each once."""
+    found: dict[str, Region] = {}
+    for steps in spec.sequences.values():
+        regions = [spec.regions[name] for name in steps]
+        made = {name: region for region in regions for name in region.outputs}
+        declared = {name for name in made if name in spec.buffers and spec.buffers[name].role == "output"}
+        found.update({name: made[name] for name in (declared or (regions[-1].outputs if regions else ()))})
+    yield from found.items()
+
+
+def too_many(spec: Spec) -> Iterator[Diagnostic]:
+    """GS407: more graphs than `capture.max_graphs`, or than an NPU has streams; found before any device is touched."""
+    combinations = math.prod(len(dim.sizes) for dim in spec.dims.values() if isinstance(dim, Buckets))
+    if spec.buckets is None and combinations > MOST_COMBINATIONS:
+        message = f"the bucket sizes combine to {combinations:,} combinations, more than can be captured or planned"
+        yield finding(spec.document, "GS407", message, ("dims",), key=True,
+                      hint="list the combinations you need under `buckets`")  # fmt: skip
+        return
+    dims = {name: each for name, each in region_dims(spec).items() if _is_captured(spec, name)}
+    total, limit = _graphs(spec, dims, {}), spec.capture.max_graphs
+    if limit is not None and total > limit:
+        message = f"{_product(spec, dims, total)}, and `capture.max_graphs` is {limit:,}"
+        yield finding(spec.document, "GS407", message, ("capture", "max_graphs"), hint=_fewer(spec, dims, limit))
+    elif total > STREAM_BUDGET and spec.device.startswith(("npu", "auto")):
+        message = f"{_product(spec, dims, total)}, and an NPU has about {STREAM_BUDGET:,} streams, one for each graph"
+        yield finding(spec.document, "GS407", message, _largest_place(spec, dims), key=True,
+                      hint=_fewer(spec, dims, STREAM_BUDGET),
+                      severity="error" if spec.device.startswith("npu") else "warning")  # fmt: skip
+
+
+def _is_captured(spec: Spec, name: str) -> bool:
+    region = spec.regions[name]
+    return not region.eager and (region.inline or any(name in steps for steps in spec.sequences.values()))
+
+
+def _graphs(spec: Spec, dims: Mapping[str, tuple[str, ...]], kept: Mapping[str, int]) -> int:
+    """The graphs of all regions, with only ``kept[dim]`` sizes of a dim."""
+    if spec.buckets is not None:
+        counts = {used: len({tuple(each.get(dim) for dim in used) for each in spec.buckets}) for used in dims.values()}
+    else:
+        sizes = {name: kept.get(name, len(dim.sizes)) for name, dim in spec.dims.items() if isinstance(dim, Buckets)}
+        counts = {used: math.prod(sizes[dim] for dim in used) for used in set(dims.values())}
+    return sum(counts[used] for used in dims.values())
+
+
+def _product(spec: Spec, dims: Mapping[str, tuple[str, ...]], total: int) -> str:
+    each = total // len(dims)
+    if each * len(dims) == total and len(set(dims.values())) == 1:
+        return f"{len(dims)} regions x {each} buckets are {total:,} graphs"
+    return f"{len(dims)} regions with all their buckets are {total:,} graphs"
+
+
+def _widest(spec: Spec, dims: Mapping[str, tuple[str, ...]]) -> str | None:
+    """The dim with most sizes among those that regions depend on."""
+    used = {dim for each in dims.values() for dim in each}
+    counts = {name: len(dim.sizes) for name, dim in spec.dims.items() if name in used and isinstance(dim, Buckets)}
+    return max(counts, key=lambda name: counts[name], default=None)
+
+
+def _largest_place(spec: Spec, dims: Mapping[str, tuple[str, ...]]) -> KeyPath:
+    if spec.buckets is not None:
+        return ("buckets",)
+    widest = _widest(spec, dims)
+    return ("regions",) if widest is None else ("dims", widest)
+
+
+def _fewer(spec: Spec, dims: Mapping[str, tuple[str, ...]], limit: int) -> str:
+    """Which sizes to drop: those whose next larger size is nearest, so that padding grows least."""
+    if spec.buckets is not None:
+        return "list fewer combinations under `buckets`"
+    widest = _widest(spec, dims)
+    dim = spec.dims[widest] if widest is not None else None
+    if widest is None or not isinstance(dim, Buckets) or _graphs(spec, dims, {widest: 1}) > limit:
+        return "capture fewer regions, or leave some of them eager"
+    keep = len(dim.sizes) - 1
+    while _graphs(spec, dims, {widest: keep}) > limit:
+        keep -= 1
+    dropped = dropped_sizes(dim.sizes, len(dim.sizes) - keep)
+    shown = ", ".join(map(str, dropped[:_LISTED])) + (", ..." if len(dropped) > _LISTED else "")
+    left = _graphs(spec, dims, {widest: keep})
+    return f"drop {len(dropped)} of the {len(dim.sizes)} sizes of '{widest}': {shown}; {left:,} graphs are left"
+
+
+def dropped_sizes(sizes: tuple[int, ...], count: int) -> list[int]:
+    """The ``count`` sizes whose loss pads least: again and again the one nearest, in ratio, to its next larger."""
+    kept, dropped = list(sizes), []
+    for _ in range(count):
+        index = min(range(len(kept) - 1), key=lambda at: kept[at + 1] / kept[at])
+        dropped.append(kept.pop(index))
+    return sorted(dropped)
+
+
+def fallback_with_state(spec: Spec) -> Iterator[Diagnostic]:
+    """GS408: `on_miss: eager` where a state has no room for a size no bucket holds, or where no size is bucketed."""
+    dims = region_dims(spec)
+    for region in spec.regions.values():
+        if region.on_miss != "eager":
+            continue
+        path = ("regions", region.name, "on_miss")
+        if not dims[region.name]:
+            message = f"`on_miss` has no effect: region '{region.name}' depends on no bucketed dim"
+            yield finding(spec.document, "GS408", message, path, hint="remove it", severity="warning")
+        for name in dict.fromkeys((*reads(region), *region.outputs)):
+            buffer = spec.buffers.get(name)
+            if buffer is not None and buffer.role == "state" and (named := padded_dims(spec, buffer.shape)):
+                message = f"the state '{name}' ends at the largest '{named[0]}', so a larger run cannot fall back to eager"
+                yield finding(spec.document, "GS408", message, path, hint="remove `on_miss: eager`")
+                break

@@ -1,0 +1,122 @@
+"""GS2xx: every name stands for one thing, and that thing exists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphspec.errors import Diagnostic, KeyPath
+from graphspec.finding import finding
+from graphspec.nearest import did_you_mean
+from graphspec.rules.walk import arguments, named_dims, output_places
+from graphspec.spec import FromParam, Name, Spec, reads
+
+
+def unknown_values(spec: Spec) -> Iterator[Diagnostic]:
+    """GS201: an argument names no buffer, param or region output."""
+    known = {*spec.buffers, *spec.params, *(name for region in spec.regions.values() for name in region.outputs)}
+    for region in spec.regions.values():
+        for value, path in arguments(region):
+            if isinstance(value, Name) and value.name not in known:
+                message = f"region '{region.name}' reads '{value.name}', which no buffer, param or region output is"
+                hint = did_you_mean(value.name, known, f"declare `{value.name}` under buffers or params")
+                yield finding(spec.document, "GS201", message, path, hint=hint)
+
+
+def names_with_two_meanings(spec: Spec) -> Iterator[Diagnostic]:
+    """GS202: a name has two producers. Only a state may be written by several regions."""
+    for name in spec.buffers.keys() & spec.params.keys():
+        message = f"'{name}' is a param and a buffer; they share one namespace"
+        yield finding(spec.document, "GS202", message, ("buffers", name), key=True, hint="rename one of them")
+    made: dict[str, str] = {}
+    for region in spec.regions.values():
+        own: set[str] = set()
+        for name, path, key in output_places(spec, region):
+            buffer = spec.buffers.get(name)
+            message = None
+            if name in own:
+                message = f"region '{region.name}' makes '{name}' twice"
+            elif name in spec.params:
+                message = f"region '{region.name}' makes '{name}', which is a param"
+            elif name in made and (buffer is None or buffer.role == "output"):
+                message = f"'{name}' is made by region '{made[name]}' and by region '{region.name}'"
+            if message is not None:
+                yield finding(spec.document, "GS202", message, path, key=key, hint="give one of them another name")
+            own.add(name)
+            made.setdefault(name, region.name)
+
+
+def written_inputs(spec: Spec) -> Iterator[Diagnostic]:
+    """GS203: a region writes what only the caller, or only the model, may write."""
+    for region in spec.regions.values():
+        for name, path, key in output_places(spec, region):
+            buffer = spec.buffers.get(name)
+            if buffer is None or buffer.role == "output":
+                continue
+            if buffer.role == "input":
+                message = f"region '{region.name}' writes '{name}', an input that only the caller writes"
+                hint = f"give `{name}` the role state, or name the output differently"
+            elif buffer.attr is not None:
+                message = f"region '{region.name}' writes '{name}', whose tensors the model owns"
+                hint = "let the model write them itself, or declare a state with a shape"
+            else:
+                continue
+            yield finding(spec.document, "GS203", message, path, key=key, hint=hint)
+
+
+def unmade_outputs(spec: Spec) -> Iterator[Diagnostic]:
+    """GS204: a declared output that no region makes."""
+    made = {name for region in spec.regions.values() for name in region.outputs}
+    for buffer in spec.buffers.values():
+        if buffer.role == "output" and buffer.name not in made:
+            intermediates = made - spec.buffers.keys()
+            message = f"no region makes the output '{buffer.name}'"
+            hint = did_you_mean(buffer.name, intermediates, f"name it under the outputs of the region that makes it")
+            yield finding(spec.document, "GS204", message, ("buffers", buffer.name), key=True, hint=hint)
+
+
+def unknown_dims(spec: Spec) -> Iterator[Diagnostic]:
+    """GS210: a shape, bound, source or argument names no dim."""
+    for dim, path in named_dims(spec):
+        if dim not in spec.dims:
+            hint = did_you_mean(dim, spec.dims, f"declare it: `dims: {{{dim}: 64}}`")
+            yield finding(spec.document, "GS210", f"there is no dim '{dim}'", path, hint=hint)
+
+
+def unknown_params(spec: Spec) -> Iterator[Diagnostic]:
+    """GS211: something is refreshed from a param that does not exist."""
+    for param, path in _named_params(spec):
+        if param not in spec.params:
+            message = f"there is no param '{param}'"
+            if param in spec.buffers:
+                message += ": it is a buffer, and only a host value can be used here"
+            hint = did_you_mean(param, spec.params, f"declare it: `params: {{{param}: {{type: int}}}}`")
+            yield finding(spec.document, "GS211", message, path, hint=hint)
+
+
+def _named_params(spec: Spec) -> Iterator[tuple[str, KeyPath]]:
+    for buffer in spec.buffers.values():
+        if isinstance(buffer.source, FromParam):
+            yield buffer.source.param, ("buffers", buffer.name, "from")
+    for region in spec.regions.values():
+        start: KeyPath = ("regions", region.name)
+        yield from ((each.param, (*start, "updates", index, "from")) for index, each in enumerate(region.updates))
+        yield from ((param, (*start, "bind", path)) for path, param in region.bind.items())
+
+
+def unused(spec: Spec) -> Iterator[Diagnostic]:
+    """GS220, a warning: a declared name that nothing uses."""
+    used = {name for region in spec.regions.values() for name in (*reads(region), *region.outputs)}
+    params = used | {param for param, _ in _named_params(spec)}
+    dims = {dim for dim, _ in named_dims(spec)}
+    dims.update(*(spec.buckets or ()))
+    unread = (
+        *(("buffers", name) for name, each in spec.buffers.items() if each.role == "input" and name not in used),
+        *(("buffers", name) for name, each in spec.buffers.items()
+          if each.role == "state" and each.attr is None and name not in used),
+        *(("params", name) for name in spec.params if name not in params),
+        *(("dims", name) for name in spec.dims if name not in dims),
+    )  # fmt: skip
+    for section, name in unread:
+        message = f"nothing uses '{name}', declared under {section}"
+        yield finding(spec.document, "GS220", message, (section, name), key=True, severity="warning",
+                      hint="use it, or remove it")  # fmt: skip

@@ -1,0 +1,70 @@
+"""Every rule, in one list. A new rule is a function here, a code in `graphspec.codes`, and a golden test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from graphspec.errors import Diagnostic
+from graphspec.rules import files, graphs, paths, references, roles, sequences, sizes, support, updates, values
+from graphspec.spec import Spec
+
+Rule = Callable[[Spec], Iterator[Diagnostic]]
+
+#: Rules that hold for any spec that passed the schema.
+RULES: Final[tuple[Rule, ...]] = (
+    references.unknown_values,
+    references.names_with_two_meanings,
+    references.written_inputs,
+    references.unmade_outputs,
+    references.unknown_dims,
+    references.unknown_params,
+    references.unused,
+    sequences.unknown_regions,
+    sequences.pools,
+    sequences.pool_names,
+    sequences.missing_replay,
+    sequences.inline_in_replay,
+    sequences.never_replayed,
+    paths.outside_model,
+    paths.stray_globs,
+    files.missing_functions,
+    files.weights,
+    files.samples,
+    roles.keys_of_other_roles,
+    roles.missing_keys,
+    roles.model_owned,
+    roles.contradictions,
+    roles.region_keys,
+    roles.layouts,
+    values.params,
+    values.buffers,
+    values.samples,
+    values.sources,
+    values.tolerances,
+    sizes.lists,
+    sizes.runs,
+    sizes.combinations,
+    sizes.padding,
+    updates.operators,
+    updates.occurrences,
+    updates.spread,
+    updates.overlaps,
+    updates.specialized,
+    support.not_yet,
+)
+
+#: Rules that follow values through regions, and so need every name to resolve.
+RESOLVED_RULES: Final[tuple[Rule, ...]] = (
+    graphs.uncuttable_results,
+    graphs.too_many,
+    graphs.fallback_with_state,
+)
+
+#: Findings after which some name stands for nothing, or for two things.
+_NAME_CODES: Final = frozenset({"GS201", "GS202", "GS205", "GS210", "GS211", "GS401", "GS402", "GS403", "GS404"})
+
+
+def breaks_names(finding: Diagnostic) -> bool:
+    """Whether rules that follow names would mislead after this finding."""
+    return finding.code in _NAME_CODES

@@ -1,0 +1,121 @@
+"""GS2xx: every key stands where it has a meaning. A key without effect would promise something that never happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from graphspec.errors import Diagnostic, KeyPath
+from graphspec.finding import finding
+from graphspec.rules.walk import data_at
+from graphspec.spec import Buffer, Spec
+
+_ROLES: Mapping[str, tuple[str, ...]] = {
+    "init": ("state",),
+    "attr": ("state",),
+    "from": ("input",),
+    "optional": ("input",),
+    "hold": ("input",),
+    "cast": ("input",),
+    "pad": ("input",),
+    "sample": ("input",),
+    "layout": ("input", "state"),
+    "static": ("output",),
+    "copy": ("output",),
+}
+_NOT_COMPUTED = ("optional", "hold", "cast", "sample")
+_NOT_OWNED = ("shape", "dtype", "init", "layout")
+_NOT_EAGER: Mapping[str, str] = {
+    "updates": "an eager region takes the values of its params as they are",
+    "on_miss": "an eager region runs at any size",
+    "warmup": "an eager region is never captured",
+    "backward": "an eager region is never captured",
+    "inline": "an eager region is never captured",
+    "compile": "an eager region calls the model as it is",
+    "grads": "an eager region is never captured",
+}
+_RANKS: Mapping[str, int] = {"channels_last": 4, "channels_last_3d": 5}
+
+
+def _keys(spec: Spec, path: KeyPath) -> Mapping[str, object]:
+    written = data_at(spec, path)
+    return written if isinstance(written, Mapping) else {}
+
+
+def keys_of_other_roles(spec: Spec) -> Iterator[Diagnostic]:
+    """GS212: a key of another role."""
+    for buffer in spec.buffers.values():
+        for key in _keys(spec, ("buffers", buffer.name)):
+            roles = _ROLES.get(key)
+            if roles is not None and buffer.role not in roles:
+                message = f"`{key}` belongs to the role {' or '.join(roles)}, and '{buffer.name}' is an {buffer.role}"
+                message = message.replace("an state", "a state")
+                hint = f"remove it, or write `role: {roles[0]}`"
+                yield finding(spec.document, "GS212", message, ("buffers", buffer.name, key), key=True, hint=hint)
+
+
+def missing_keys(spec: Spec) -> Iterator[Diagnostic]:
+    """GS216: an allocation without shape or dtype."""
+    for buffer in spec.buffers.values():
+        if buffer.role == "output" or buffer.attr is not None or buffer.source is not None:
+            continue
+        for key, value, example in (("shape", buffer.shape, "[batch, 64]"), ("dtype", buffer.dtype, "float32")):
+            if value is None:
+                message = f"the {buffer.role} '{buffer.name}' has no `{key}`, so it cannot be allocated"
+                path = ("buffers", buffer.name)
+                yield finding(spec.document, "GS216", message, path, key=True, hint=f"add `{key}: {example}`")
+
+
+def model_owned(spec: Spec) -> Iterator[Diagnostic]:
+    """GS212: a state whose tensors the model owns has their shapes, dtypes and values."""
+    for buffer in spec.buffers.values():
+        if buffer.attr is None or buffer.role != "state":
+            continue
+        for key in _keys(spec, ("buffers", buffer.name)):
+            if key in _NOT_OWNED:
+                message = f"'{buffer.name}' is `attr`, tensors the model owns: `{key}` is theirs"
+                path = ("buffers", buffer.name, key)
+                yield finding(spec.document, "GS212", message, path, key=True, hint=f"remove `{key}`")
+
+
+def contradictions(spec: Spec) -> Iterator[Diagnostic]:
+    """GS224: keys of one input that exclude each other."""
+    for buffer in spec.buffers.values():
+        if buffer.role != "input":
+            continue
+        if buffer.optional and buffer.hold:
+            message = f"'{buffer.name}' is optional (absent is None) and held (absent is its last value)"
+            path: KeyPath = ("buffers", buffer.name, "hold")
+            yield finding(spec.document, "GS224", message, path, key=True, hint="keep one of the two")
+        if buffer.source is not None:
+            yield from _computed(spec, buffer)
+
+
+def _computed(spec: Spec, buffer: Buffer) -> Iterator[Diagnostic]:
+    for key in _keys(spec, ("buffers", buffer.name)):
+        if key in _NOT_COMPUTED:
+            message = f"'{buffer.name}' is filled by `from`, so no caller gives it and `{key}` has no effect"
+            path = ("buffers", buffer.name, key)
+            yield finding(spec.document, "GS224", message, path, key=True, hint=f"remove `{key}` or `from`")
+
+
+def region_keys(spec: Spec) -> Iterator[Diagnostic]:
+    """GS224: keys of captured regions on an eager one, and the other way round."""
+    for region in spec.regions.values():
+        for key, value in _keys(spec, ("regions", region.name)).items():
+            path = ("regions", region.name, key)
+            if region.eager and key in _NOT_EAGER and value not in (False, []):
+                message = f"`{key}` has no effect in region '{region.name}': {_NOT_EAGER[key]}"
+                yield finding(spec.document, "GS224", message, path, key=True, hint=f"remove `{key}` or `eager`")
+            if key == "rows" and not region.eager:
+                message = f"`rows` has no effect in region '{region.name}': a captured region sees its bucket"
+                yield finding(spec.document, "GS224", message, path, key=True, hint="remove `rows`, or add `eager: true`")
+
+
+def layouts(spec: Spec) -> Iterator[Diagnostic]:
+    """GS225: a memory format for another number of axes."""
+    for buffer in spec.buffers.values():
+        rank = _RANKS.get(buffer.layout or "")
+        if rank is not None and buffer.shape is not None and len(buffer.shape) != rank:
+            message = f"`layout: {buffer.layout}` is for {rank} axes, and '{buffer.name}' has {len(buffer.shape)}"
+            yield finding(spec.document, "GS225", message, ("buffers", buffer.name, "layout"),
+                          hint="give the shape the axes of the layout, or remove the layout")  # fmt: skip

@@ -1,0 +1,37 @@
+"""GS601: keys of the language that no backend runs yet. Each is refused here, so that none is silently ignored.
+
+When a feature lands, its row goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from graphspec.errors import Diagnostic
+from graphspec.finding import finding
+from graphspec.rules.walk import data_at
+from graphspec.spec import Spec
+
+#: Keys of a region, the values that ask for the feature (None: any value), and what to do until it is there.
+NOT_YET: Final[tuple[tuple[str, object, str], ...]] = (
+    ("inline", True, "list the region in `replay`, and call the runner from your loop"),
+    ("backward", True, "capture a whole step as an ordinary region without backward"),
+    ("compile", None, "let graphspec capture the callable as it is"),
+    ("engine", "compiled", "remove it: graphspec captures by itself"),
+    ("optimizer", None, "keep the optimizer outside the captured region"),
+    ("grads", None, "keep the backward pass outside the captured region"),
+    ("bind", None, "give the param to the callable, with `updates`"),
+    ("allow_unused", True, "remove it"),
+)
+
+
+def not_yet(spec: Spec) -> Iterator[Diagnostic]:
+    """GS601: one finding for each such key."""
+    for name in spec.regions:
+        written = data_at(spec, ("regions", name)) or {}
+        for key, value, hint in NOT_YET:
+            if key in written and (value is None or written[key] == value):
+                shown = f"{key}: {str(value).lower()}" if value is not None else key
+                message = f"`{shown}` is not supported yet: no backend of this version runs it"
+                yield finding(spec.document, "GS601", message, ("regions", name, key), key=True, hint=hint)

@@ -1,0 +1,79 @@
+"""GS5xx: updates that can be told to be wrong without the model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from graphspec.errors import Diagnostic, KeyPath
+from graphspec.finding import finding
+from graphspec.spec import Spec, Update
+
+_OPERATOR = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
+
+
+def _updates(spec: Spec) -> Iterator[tuple[Update, KeyPath]]:
+    for region in spec.regions.values():
+        for index, update in enumerate(region.updates):
+            yield update, ("regions", region.name, "updates", index)
+
+
+def operators(spec: Spec) -> Iterator[Diagnostic]:
+    """GS501: an operator is named as the dispatcher names it."""
+    for update, path in _updates(spec):
+        if not _OPERATOR.fullmatch(update.op):
+            name = update.op.removeprefix("torch.ops.").replace("::", ".")
+            parts = name.split(".")
+            namespace, rest = (parts[0], ".".join(parts[1:])) if len(parts) > 1 else ("aten", name)
+            message = f"'{update.op}' is no dispatcher name: `namespace::name` or `namespace::name.overload`"
+            meant = f"{namespace}::{rest}"
+            hint = f"write {meant}" if _OPERATOR.fullmatch(meant) else "write, for example, aten::mul"
+            yield finding(spec.document, "GS501", message, (*path, "op"), hint=hint)
+
+
+def occurrences(spec: Spec) -> Iterator[Diagnostic]:
+    """GS502: occurrences count from 0, each listed once."""
+    for update, path in _updates(spec):
+        seen: set[int] = set()
+        for index, at in enumerate(update.at or ()):
+            message = None
+            if at < 0:
+                message, hint = f"the occurrence {at} does not exist: they count from 0", "write 0 for the first call"
+            elif at in seen:
+                message, hint = f"the occurrence {at} is listed twice", "remove one"
+            if message is not None:
+                yield finding(spec.document, "GS502", message, (*path, "at", index), hint=hint)
+            seen.add(at)
+
+
+def spread(spec: Spec) -> Iterator[Diagnostic]:
+    """GS503: only a param with a first axis can be spread over the calls."""
+    for update, path in _updates(spec):
+        param = spec.params.get(update.param)
+        if update.each is not None and param is not None and not param.shape:
+            message = f"`each: {update.each}` spreads the first axis of a param, and '{param.name}' has none"
+            hint = f"give '{param.name}' a shape, or remove `each`"
+            yield finding(spec.document, "GS503", message, (*path, "each"), hint=hint)
+
+
+def overlaps(spec: Spec) -> Iterator[Diagnostic]:
+    """GS504: one argument of one call refreshed from two places: the last would win in silence."""
+    seen: dict[tuple[str, str, str, str | None], list[Update]] = {}
+    for update, path in _updates(spec):
+        region = str(path[1])
+        for other in (others := seen.setdefault((region, update.op, update.arg, update.within), [])):
+            if update.at is None or other.at is None or set(update.at) & set(other.at):
+                message = f"`{update.arg}` of {update.op} is refreshed twice, from '{other.param}' and '{update.param}'"
+                yield finding(spec.document, "GS504", message, path, hint="tell the calls apart with `at`, or keep one")
+                break
+        others.append(update)
+
+
+def specialized(spec: Spec) -> Iterator[Diagnostic]:
+    """GS505, a warning: a specialized param has one graph for each value, so there is nothing to refresh."""
+    for update, path in _updates(spec):
+        param = spec.params.get(update.param)
+        if param is not None and param.specialize and update.strategy == "update":
+            message = f"'{param.name}' is specialized: every value has a graph of its own, and nothing is refreshed"
+            yield finding(spec.document, "GS505", message, path, severity="warning",
+                          hint=f"remove the update, or `specialize` of '{param.name}'")  # fmt: skip

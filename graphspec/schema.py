@@ -1,0 +1,96 @@
+"""The published JSON Schema, and what a document breaks of it, as diagnostics (GS1xx).
+
+jsonschema is the checker, and the file that editors use is what it checks with. Its ``$ref`` are replaced by their
+targets first, since following one costs more than most checks.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+from jsonschema.validators import extend
+
+from graphspec.document import Document
+from graphspec.errors import Diagnostic, KeyPath
+from graphspec.schema_messages import findings_of
+
+FILE = "graphspec-v1.schema.json"
+_ANNOTATIONS = frozenset({"title", "description", "examples", "default", "$defs", "$schema", "$id"})
+
+
+def schema_text() -> str:
+    """The JSON Schema as shipped: inside an installed package, or beside it in a checkout."""
+    from importlib.resources import files
+
+    shipped = files("graphspec") / "schemas" / FILE
+    if shipped.is_file():
+        return shipped.read_text(encoding="utf-8")
+    return (Path(__file__).parents[1] / "schemas" / FILE).read_text(encoding="utf-8")
+
+
+@functools.cache
+def published() -> Mapping[str, Any]:
+    """The JSON Schema as data."""
+    loaded: dict[str, Any] = json.loads(schema_text())
+    return loaded
+
+
+def check(document: Document) -> list[Diagnostic]:
+    """Every finding of the schema: one for each mistake, at its place. Not sorted."""
+    findings: list[Diagnostic] = []
+    judged: set[tuple[object, KeyPath]] = set()
+    for error in _validator().iter_errors(document.data):
+        # A value that is wrong in two ways is one mistake; unknown and missing keys are mistakes of their own.
+        about_keys = error.validator in {"additionalProperties", "required", "dependentRequired"}
+        mistake = (error.validator if about_keys else None, tuple(error.absolute_path))
+        if mistake not in judged:
+            judged.add(mistake)
+            findings.extend(findings_of(error, document))
+    return findings
+
+
+@functools.cache
+def _validator() -> Any:
+    base = jsonschema.Draft202012Validator
+    # YAML knows what an integer is: 4.0 is not one, though JSON Schema says so.
+    strict = base.TYPE_CHECKER.redefine("integer", lambda _, value: isinstance(value, int) and value is not True
+                                        and value is not False)  # fmt: skip
+    return extend(base, type_checker=strict)(_Inliner(published()).schema)
+
+
+class _Inliner:
+    """The schema without ``$ref`` and without most annotations; a recursive one becomes a cyclic object."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._sources = schema["$defs"]
+        self._done: dict[str, dict[str, Any]] = {}
+        self.schema = self._schema(schema)
+
+    def _schema(self, schema: Any) -> Any:
+        if not isinstance(schema, dict):
+            return schema
+        if "$ref" in schema:
+            return self._target(schema["$ref"].rpartition("/")[2])
+        return dict(self._keywords(schema))
+
+    def _target(self, name: str) -> dict[str, Any]:
+        if name not in self._done:
+            self._done[name] = {}  # in place before its content, for a schema that holds itself
+            self._done[name].update(self._keywords(self._sources[name]))
+        return self._done[name]
+
+    def _keywords(self, schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        for keyword, value in schema.items():
+            if keyword == "examples":
+                yield "x-example", value[0]  # for messages; no keyword of the checker
+            elif keyword in _ANNOTATIONS:
+                continue
+            elif keyword in {"properties", "patternProperties", "dependentSchemas"}:
+                yield keyword, {key: self._schema(each) for key, each in value.items()}
+            else:
+                yield keyword, self._schema(value)

@@ -1,0 +1,228 @@
+"""What an error of the JSON Schema says to the person who wrote the file: the place, what was read, how to write it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from graphspec.document import Document
+from graphspec.errors import Diagnostic, KeyPath
+from graphspec.finding import dotted, finding
+from graphspec.nearest import did_you_mean, nearest
+
+_KINDS: Mapping[str, str] = {
+    "string": "a text",
+    "array": "a list",
+    "object": "a mapping",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "true or false",
+}
+_BOOLEAN_WORDS = frozenset({"yes", "no", "on", "off", "y", "n", "true", "false"})
+_SHOWN = 60
+_KEYS_SHOWN = 14
+
+
+def findings_of(error: Any, document: Document) -> Iterator[Diagnostic]:
+    """The findings of one ``jsonschema.ValidationError``: one, except where several keys are unknown or missing."""
+    path: KeyPath = tuple(error.absolute_path)
+    about = error.validator or "false"
+    if error.instance is None and about not in {"additionalProperties", "required"}:
+        place = dotted(path)
+        yield finding(document, "GS107", f"`{place}` is blank", path, key=True,
+                      hint=f"give it {_wanted(error)}, or remove the line")  # fmt: skip
+        return
+    yield from _HANDLERS.get(about, _other)(error, document, path)
+
+
+def shown(value: Any) -> str:
+    """A value as it was read, with its kind: a reader sees at once that `off` was text."""
+    if value is None:
+        return "blank"
+    if isinstance(value, bool):
+        return f"the boolean {str(value).lower()}"
+    if isinstance(value, int | float):
+        return f"the number {value}"
+    if isinstance(value, str):
+        return f"the text '{value if len(value) <= _SHOWN else value[:_SHOWN] + '...'}'"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    return "a mapping" if value else "an empty mapping"
+
+
+def _unknown_keys(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
+    keys = error.schema.get("properties", {})
+    patterns = [each for each in error.schema.get("patternProperties", {}) if each != "^x-"]
+    where = f"in `{dotted(path)}`" if path else "at the top level"
+    for key in error.instance:
+        if key in keys or key.startswith("x-") or _matches(key, patterns):
+            continue
+        if keys and error.instance[key] is None and key.endswith((")", "]")):
+            continue  # the rest of `(4, 8)`, which YAML reads as two entries: the first of them says it
+        if keys:
+            listed = ", ".join(sorted(keys)[:_KEYS_SHOWN]) + (", ..." if len(keys) > _KEYS_SHOWN else "")
+            hint = did_you_mean(key, keys, f"the keys here are {listed}")
+            yield finding(document, "GS101", f"unknown key `{key}` {where}", (*path, key), key=True, hint=hint)
+        else:
+            hint = "use letters, digits and `_`, beginning with a letter or `_`"
+            yield finding(document, "GS110", f"'{key}' {where} is not a name", (*path, key), key=True, hint=hint)
+
+
+def _matches(key: str, patterns: list[str]) -> bool:
+    import re
+
+    return any(re.search(pattern, key) for pattern in patterns)
+
+
+def _missing(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
+    where = f"`{dotted(path)}`" if path else "the spec"
+    for key in error.validator_value:
+        if key not in error.instance:
+            close = nearest(key, (each for each in error.instance if each not in error.schema.get("properties", {})))
+            if close is not None:
+                continue  # the unknown key that resembles it is reported, with this key as its fix
+            example = _example(error.schema.get("properties", {}).get(key, {}))
+            hint = f"add `{key}: {example}`" if example else f"add `{key}`"
+            yield finding(document, "GS102", f"{where} has no `{key}`", (*path, key), key=True, hint=hint)
+
+
+def _dependent(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
+    for key, needed in error.validator_value.items():
+        for each in needed:
+            if key in error.instance and each not in error.instance:
+                message = f"`{dotted((*path, key))}` needs `{each}` beside it"
+                yield finding(document, "GS109", message, (*path, key), key=True, hint=f"add `{each}`")
+                return
+
+
+def _type(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
+    message = f"`{dotted(path)}` must be {_expected(error)}, not {shown(error.instance)}"
+    yield finding(document, "GS103", message, path, hint=_how(error))
+
+
+def _enum(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
+    value, allowed = error.instance, [str(each) for each in error.validator_value]
+    message = f"`{dotted(path)}` is {shown(value)}; it must be one of {', '.join(allowed)}"
+    name = value.removeprefix("torch.") if isinstance(value, str) else ""
+    otherwise = "write one of them"
+    yield finding(document, "GS104", message, path, hint=did_you_mean(name, allowed, otherwise) if name else otherwise)
+
+
+def _pattern(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
+    value = error.instance
+    message = f"`{dotted(path)}` is {shown(value)}, which is not {_wanted(error)}"
+    yield finding(document, "GS105", message, path, hint=_how(error))
+
+
+def _range(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
+    bound = "at least" if error.validator == "minimum" else "at most"
+    message = f"`{dotted(path)}` is {error.instance}; it must be {bound} {error.validator_value}"
+    yield finding(document, "GS106", message, path, hint=f"write {error.validator_value} or more, or remove it")
+
+
+def _count(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
+    what = "keys" if error.validator.endswith("Properties") else "items"
+    if not error.instance:
+        message, hint = f"`{dotted(path)}` is {shown(error.instance) or 'empty'}", "give it a value, or remove the key"
+        if error.validator == "minLength":
+            message = f"`{dotted(path)}` is an empty text"
+    elif error.validator == "maxProperties":
+        keys = ", ".join(f"`{key}`" for key in error.instance)
+        message = f"`{dotted(path)}` has {keys}, and exactly one of them is allowed"
+        yield finding(document, "GS109", message, path, hint="keep one")
+        return
+    else:
+        message = f"`{dotted(path)}` has {len(error.instance)} {what}; it takes {error.validator_value}"
+        hint = _how(error)
+    yield finding(document, "GS108", message, path, hint=hint)
+
+
+def _excluded(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
+    message = f"`{dotted(path)}` cannot stand beside the other keys here"
+    yield finding(document, "GS109", message, path, key=True, hint="keep one of the two ways to write it")
+
+
+def _other(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
+    yield finding(document, "GS103", f"`{dotted(path)}`: {error.message}", path, hint=_how(error))
+
+
+_HANDLERS: Mapping[str, Callable[[Any, Document, KeyPath], Iterator[Diagnostic]]] = {
+    "additionalProperties": _unknown_keys,
+    "required": _missing,
+    "dependentRequired": _dependent,
+    "type": _type,
+    "enum": _enum,
+    "pattern": _pattern,
+    "minimum": _range,
+    "maximum": _range,
+    "minItems": _count,
+    "maxItems": _count,
+    "minLength": _count,
+    "minProperties": _count,
+    "maxProperties": _count,
+    "false": _excluded,
+}
+
+
+def _expected(error: Any) -> str:
+    kinds = error.validator_value if isinstance(error.validator_value, list) else [error.validator_value]
+    return " or ".join(_KINDS[kind] for kind in kinds)
+
+
+def _wanted(error: Any) -> str:
+    """What the schema wants at this place, by example."""
+    example = _example(error.schema)
+    if example:
+        return f"a value such as {example}"
+    kinds = error.schema.get("type")
+    if isinstance(kinds, str):
+        return _KINDS[kinds]
+    return "one of " + ", ".join(error.schema["enum"]) if "enum" in error.schema else "a value"
+
+
+def _how(error: Any) -> str | None:
+    """How to write what was meant."""
+    value, kinds = error.instance, error.schema.get("type", [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if isinstance(value, str) and "boolean" in kinds and value.lower() in _BOOLEAN_WORDS:
+        return f"YAML 1.2 reads {value} as text: write true or false, without quotes"
+    if isinstance(value, str):
+        if value.startswith("(") and not value.endswith(")"):
+            return "a list needs square brackets, such as [4, 8]"
+        listed = _as_list(value)
+        if listed and "array" in kinds:
+            return f"write the list as {listed}"
+        if listed and error.absolute_path and isinstance(error.absolute_path[-1], int):
+            return f"separate the items with commas: {listed}"
+        if "pattern" in error.schema and "." in value and "attr" in error.schema.get("properties", {}):
+            return f"for an object of the model write {{attr: {value}}}"
+    if isinstance(value, int | float) and not isinstance(value, bool) and "string" in kinds and len(kinds) == 1:
+        return f'quote it: "{value}"'
+    if isinstance(value, bool | int | float) and "const" in error.schema.get("properties", {}):
+        return f"write a literal as {{const: {json.dumps(value)}}}"
+    example = _example(error.schema)
+    return f"write, for example, {example}" if example else None
+
+
+def _as_list(value: str) -> str | None:
+    """``4, 8``, ``(4, 8)`` and ``4 8`` as the list that was meant."""
+    parts = value.strip("()[]<>").replace(",", " ").split()
+    return f"[{', '.join(parts)}]" if len(parts) > 1 or value.startswith("(") else None
+
+
+def _example(schema: Mapping[str, Any]) -> str:
+    """The first example of a schema, as YAML in one line."""
+    if not isinstance(schema, Mapping) or "x-example" not in schema:
+        return ""
+    return flow(schema["x-example"])
+
+
+def flow(value: Any) -> str:
+    """A value as YAML in one line."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(flow, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {flow(each)}" for key, each in value.items()) + "}"
+    return value if isinstance(value, str) else json.dumps(value)
+
