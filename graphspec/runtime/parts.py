@@ -55,8 +55,8 @@ _MODULE_DICTS = {"_parameters": "parameters", "_buffers": "buffers", "_modules":
 _STDLIB = sysconfig.get_path("stdlib")
 _LIBRARIES = frozenset({"torch", "torch_npu", "torchair", "numpy", "graphspec"})
 _DATA_OF_LIBRARIES = ("torch.nn.", "torch.optim.", "torch.amp.", "torch.cuda.amp.", "torch_npu.npu.amp")
-_CONTAINERS = dict | list | tuple | set | frozenset | deque
-_PLAIN = types.MethodType | functools.partial | types.SimpleNamespace
+_CONTAINERS: Any = dict | list | tuple | set | frozenset | deque
+_PLAIN: Any = types.MethodType | functools.partial | types.SimpleNamespace
 _NEVER = (type, types.ModuleType, types.CodeType, types.FrameType, threading.Thread, enum.Enum)
 
 #: What built-in objects are made of: (types, kind of the part, its keys).

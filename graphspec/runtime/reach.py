@@ -36,7 +36,7 @@ from graphspec.runtime.parts import (
     parts_of,
 )
 
-__all__ = ["MISSING", "Part", "Reach", "Slot", "SlotKind", "reach", "storage_of"]
+__all__ = ["MISSING", "Part", "Reach", "Slot", "SlotKind", "reach", "storage_of", "weak"]
 
 _ENTRY_POINTS = frozenset({"forward", "__call__", "__getitem__", "__setitem__", "__enter__", "__exit__"})
 _HANDLED = frozenset({"_parameters", "_buffers", "_modules"})
@@ -48,6 +48,11 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError, ValueError):
         return None
+
+
+def weak(storage: torch.UntypedStorage) -> StorageWeakRef:
+    """A weak reference to a storage: hashable, and as long as it lives the address is not reused."""
+    return StorageWeakRef(storage)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Reach:
     def slots_of_storage(self, tensor: torch.Tensor) -> tuple[Slot, ...]:
         """Every slot that holds a tensor of the same storage: views and aliases included."""
         storage = storage_of(tensor)
-        return () if storage is None else tuple(self._storages.get(StorageWeakRef(storage), ()))
+        return () if storage is None else tuple(self._storages.get(weak(storage), ()))
 
     def name_of(self, value: object) -> str | None:
         """The first name of an object, if it was reached."""
@@ -201,7 +206,7 @@ class _Walk:
         for slot, tensor in self.tensors:
             storage = storage_of(tensor)
             if storage is not None:
-                storages.setdefault(StorageWeakRef(storage), []).append(slot)
+                storages.setdefault(weak(storage), []).append(slot)
         return Reach(
             tuple(self.tensors), tuple(self.modules), tuple(self.generators), tuple(self.parts), self.slots, storages
         )
