@@ -1,0 +1,31 @@
+// Scaled dot product attention over canonical views, shared by the aclnn operators and by ATB's paged attention.
+#pragma once
+#include "kernel.h"
+
+namespace emu {
+
+enum class Causal { kNone, kLeftUp, kRightDown };
+
+// One sequence: query [N, S, D], key [NK, T, D], value [NK, T, Dv]; N is a multiple of NK.
+struct Sequence {
+  View query, key, value, out;  // out: [N, S, Dv]
+  View mask;                    // [N, S, at least T], nonzero hides; undefined for none
+  View lse;                     // [N, S], log of the sum of exponentials; undefined for none
+  View softmax_max, softmax_sum;  // [N, S, repeated]; undefined for none
+};
+
+struct AttentionOptions {
+  double scale = 1;
+  Causal causal = Causal::kNone;
+};
+
+void attend(const Sequence& sequence, const AttentionOptions& options);
+
+// A paged cache [blocks, block size, NK, D], in any strides, read through one row of the block table.
+// Returns [NK, length, D] in `storage`.
+View gather_pages(const View& cache, const View& table_row, int64_t length, std::vector<float>& storage);
+
+// Writes rows [tokens, NK, D] to the slots of a paged cache; a negative slot is skipped.
+void scatter_pages(const View& rows, const View& cache, const View& slots);
+
+}  // namespace emu

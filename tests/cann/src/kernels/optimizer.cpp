@@ -1,0 +1,230 @@
+// Optimizer steps and the foreach operators they are made of. Lists are updated tensor by tensor.
+#include "arithmetic.h"
+
+using namespace emu;
+
+namespace {
+
+// A factor given as a scalar, as a tensor of one element, or as one number a tensor.
+struct Factor {
+  std::vector<double> numbers;
+  View tensor;
+  static Factor of(const aclScalar* scalar) { return {{scalar->number()}, {}}; }
+  static Factor of(const aclTensor* tensor) { return {{}, view(tensor)}; }
+  static Factor of(const aclScalarList* list) {
+    Factor factor;
+    for (const aclScalar* scalar : list->values) factor.numbers.push_back(scalar->number());
+    return factor;
+  }
+  // Of the i-th tensor of the list; read when the work runs.
+  double at(size_t i) const {
+    if (!tensor.defined()) return numbers[numbers.size() == 1 ? 0 : i];
+    return read<double>(tensor.dtype, tensor.data + (tensor.count() > 1 ? i * tensor.item() : 0));
+  }
+};
+
+template <class F>
+Work each_unary(const aclTensorList* out, const aclTensorList* in, F f) {
+  return [o = views(out), a = views(in), f] {
+    for (size_t i = 0; i < a.size(); ++i) map(o[i], f, a[i]);
+  };
+}
+template <class F>
+Work each_factor(const aclTensorList* out, const aclTensorList* in, const Factor& factor, F f) {
+  return [o = views(out), a = views(in), factor, f] {
+    for (size_t i = 0; i < a.size(); ++i) {
+      const double number = factor.at(i);
+      map(o[i], [&](auto x) { return f(x, static_cast<decltype(x)>(number)); }, a[i]);
+    }
+  };
+}
+template <class F>
+Work each_pair(const aclTensorList* out, const aclTensorList* first, const aclTensorList* second, const Factor& factor, F f) {
+  return [o = views(out), a = views(first), b = views(second), factor, f] {
+    for (size_t i = 0; i < a.size(); ++i) {
+      const double number = factor.at(i);
+      map(o[i], [&](auto x, auto y) { return f(x, y, static_cast<decltype(x)>(number)); }, a[i], b[i]);
+    }
+  };
+}
+template <class F>
+Work each_triple(const aclTensorList* out, const aclTensorList* first, const aclTensorList* second, const aclTensorList* third,
+                 const Factor& factor, F f) {
+  return [o = views(out), a = views(first), b = views(second), c = views(third), factor, f] {
+    for (size_t i = 0; i < a.size(); ++i) {
+      const double number = factor.at(i);
+      map(o[i], [&](auto x, auto y, auto z) { return f(x, y, z, static_cast<decltype(x)>(number)); }, a[i], b[i], c[i]);
+    }
+  };
+}
+const Factor kOne{{1}, {}};
+
+}  // namespace
+
+// ---- foreach with one list
+
+#define FOREACH_UNARY(Name, expression)                                                        \
+  ACLNN(aclnnForeach##Name, const aclTensorList* self, const aclTensorList* out) {             \
+    return PLAN(each_unary(out, self, [](auto x) { return expression; }));                     \
+  }
+FOREACH_UNARY(Sqrt, std::sqrt(x))
+FOREACH_UNARY(Reciprocal, 1 / x)
+FOREACH_UNARY(Neg, -x)
+FOREACH_UNARY(Abs, x < 0 ? -x : x)
+FOREACH_UNARY(Exp, std::exp(x))
+FOREACH_UNARY(Log, std::log(x))
+FOREACH_UNARY(Sigmoid, 1 / (1 + std::exp(-x)))
+FOREACH_UNARY(Tanh, std::tanh(x))
+FOREACH_UNARY(Sign, (x > 0) - (x < 0))
+
+ACLNN(aclnnForeachZeroInplace, const aclTensorList* self) {
+  return PLAN([a = views(self)] {
+    for (const View& view : a) fill(view, 0);
+  });
+}
+ACLNN(aclnnForeachCopy, const aclTensorList* source, const aclTensorList* target) {
+  return PLAN([from = views(source), to = views(target)] {
+    for (size_t i = 0; i < from.size(); ++i) copy(to[i], from[i]);
+  });
+}
+ACLNN(aclnnForeachNorm, const aclTensorList* self, const aclScalar* order, const aclTensorList* out) {
+  return PLAN([a = views(self), p = order->number(), o = views(out)] {
+    for (size_t i = 0; i < a.size(); ++i) {
+      double total = 0;
+      for (double x : dense<double>(a[i])) {
+        if (p == INFINITY) total = std::max(total, std::fabs(x));
+        else total += p == 2 ? x * x : std::pow(std::fabs(x), p);
+      }
+      fill(o[i], p == INFINITY ? total : p == 2 ? std::sqrt(total) : std::pow(total, 1 / p));
+    }
+  });
+}
+
+// ---- foreach with a list and factors: as a tensor (first form), a scalar (V2) or one scalar a tensor
+
+#define FOREACH_FACTOR(Name, expression)                                                                              \
+  static Work foreach_##Name(const aclTensorList* out, const aclTensorList* self, const Factor& factor) {             \
+    return each_factor(out, self, factor, [](auto x, auto k) { return expression; });                                 \
+  }                                                                                                                   \
+  ACLNN(aclnnForeach##Name##Scalar, const aclTensorList* self, const aclTensor* scalar, const aclTensorList* out) {   \
+    return PLAN(foreach_##Name(out, self, Factor::of(scalar)));                                                       \
+  }                                                                                                                   \
+  ACLNN(aclnnForeach##Name##ScalarV2, const aclTensorList* self, const aclScalar* scalar, const aclTensorList* out) { \
+    return PLAN(foreach_##Name(out, self, Factor::of(scalar)));                                                       \
+  }                                                                                                                   \
+  ACLNN(aclnnForeach##Name##ScalarList, const aclTensorList* self, const aclScalarList* scalars, const aclTensorList* out) { \
+    return PLAN(foreach_##Name(out, self, Factor::of(scalars)));                                                      \
+  }
+FOREACH_FACTOR(Add, x + k)
+FOREACH_FACTOR(Sub, x - k)
+FOREACH_FACTOR(Mul, x * k)
+FOREACH_FACTOR(Div, x / k)
+FOREACH_FACTOR(Pow, power(x, k))
+FOREACH_FACTOR(Maximum, maximum(x, k))
+FOREACH_FACTOR(Minimum, minimum(x, k))
+
+// ---- foreach with two lists
+
+#define FOREACH_PAIR(name, expression)                                                                              \
+  ACLNN(name, const aclTensorList* self, const aclTensorList* other, const aclTensorList* out) {                    \
+    return PLAN(each_pair(out, self, other, kOne, [](auto x, auto y, auto) { return expression; }));                \
+  }
+FOREACH_PAIR(aclnnForeachMulList, x * y)
+FOREACH_PAIR(aclnnForeachDivList, x / y)
+FOREACH_PAIR(aclnnForeachPowList, power(x, y))
+FOREACH_PAIR(aclnnForeachMaximumList, maximum(x, y))
+FOREACH_PAIR(aclnnForeachMinimumList, minimum(x, y))
+
+#define FOREACH_ALPHA(Name, expression)                                                                                  \
+  static Work foreach_##Name(const aclTensorList* out, const aclTensorList* a, const aclTensorList* b, const Factor& f) { \
+    return each_pair(out, a, b, f, [](auto x, auto y, auto k) { return expression; });                                   \
+  }                                                                                                                      \
+  ACLNN(aclnnForeach##Name, const aclTensorList* self, const aclTensorList* other, const aclTensor* alpha,               \
+        const aclTensorList* out) {                                                                                      \
+    return PLAN(foreach_##Name(out, self, other, Factor::of(alpha)));                                                    \
+  }                                                                                                                      \
+  ACLNN(aclnnForeach##Name##V2, const aclTensorList* self, const aclTensorList* other, const aclScalar* alpha,           \
+        const aclTensorList* out) {                                                                                      \
+    return PLAN(foreach_##Name(out, self, other, Factor::of(alpha)));                                                    \
+  }
+FOREACH_ALPHA(AddList, x + k * y)
+FOREACH_ALPHA(SubList, x - k * y)
+
+ACLNN(aclnnForeachLerpScalar, const aclTensorList* self, const aclTensorList* end, const aclScalar* weight, const aclTensorList* out) {
+  return PLAN(each_pair(out, self, end, Factor::of(weight), [](auto x, auto y, auto w) {
+    return std::abs(static_cast<double>(w)) < 0.5 ? x + w * (y - x) : y - (y - x) * (1 - w);
+  }));
+}
+
+// ---- foreach with three lists
+
+#define FOREACH_TRIPLE(Name, expression)                                                                                 \
+  static Work foreach_##Name(const aclTensorList* out, const aclTensorList* a, const aclTensorList* b,                   \
+                             const aclTensorList* c, const Factor& f) {                                                  \
+    return each_triple(out, a, b, c, f, [](auto x, auto y, auto z, auto k) { return expression; });                      \
+  }                                                                                                                      \
+  ACLNN(aclnnForeach##Name##Scalar, const aclTensorList* self, const aclTensorList* a, const aclTensorList* b,           \
+        const aclTensor* value, const aclTensorList* out) {                                                              \
+    return PLAN(foreach_##Name(out, self, a, b, Factor::of(value)));                                                     \
+  }                                                                                                                      \
+  ACLNN(aclnnForeach##Name##ScalarV2, const aclTensorList* self, const aclTensorList* a, const aclTensorList* b,         \
+        const aclScalar* value, const aclTensorList* out) {                                                              \
+    return PLAN(foreach_##Name(out, self, a, b, Factor::of(value)));                                                     \
+  }                                                                                                                      \
+  ACLNN(aclnnForeach##Name##List, const aclTensorList* self, const aclTensorList* a, const aclTensorList* b,             \
+        const aclTensor* values_, const aclTensorList* out) {                                                            \
+    return PLAN(foreach_##Name(out, self, a, b, Factor::of(values_)));                                                   \
+  }
+FOREACH_TRIPLE(Addcmul, x + k * y * z)
+FOREACH_TRIPLE(Addcdiv, x + k * y / z)
+
+ACLNN(aclnnForeachNonFiniteCheckAndUnscale, const aclTensorList* grads, const aclTensor* found, const aclTensor* scale) {
+  return PLAN([g = views(grads), f = view(found), s = view(scale)] {
+    const double factor = read<double>(s.dtype, s.data);
+    for (const View& grad : g)
+      map_floating(grad, [&](auto x) {
+        if (!std::isfinite(x)) write<double>(f.dtype, f.data, 1);
+        return static_cast<decltype(x)>(x * factor);
+      }, grad);
+  });
+}
+
+// ---- whole steps
+
+// `step` is what has been taken before this one.
+ACLNN(aclnnApplyAdamWV2, const aclTensor* parameter, const aclTensor* mean, const aclTensor* square, const aclTensor* max_square,
+      const aclTensor* grad, const aclTensor* step, float lr, float beta1, float beta2, float decay, float eps, bool amsgrad,
+      bool maximize) {
+  return PLAN([=, p = view(parameter), m = view(mean), v = view(square), top = view(max_square), g = view(grad), t = view(step)] {
+    const double taken = read<double>(t.dtype, t.data) + 1;
+    const double correction1 = 1 - std::pow(beta1, taken), correction2 = 1 - std::pow(beta2, taken);
+    const double sign = maximize ? -1 : 1;
+    map_floating(m, [=](auto x, auto y) { return x + (1 - beta1) * (sign * y - x); }, m, g);
+    map_floating(v, [=](auto x, auto y) { return beta2 * x + (1 - beta2) * y * y; }, v, g);
+    if (amsgrad) map_floating(top, [](auto x, auto y) { return std::max(x, y); }, top, v);
+    map_floating(p, [=](auto x, auto first, auto second) {
+      const double denominator = std::sqrt(second / correction2) + eps;
+      return x * (1 - lr * decay) - lr / correction1 * first / denominator;
+    }, p, m, amsgrad ? top : v);
+  });
+}
+ACLNN(aclnnFusedSgd, const aclTensorList* parameters, const aclTensorList* grads, const aclTensorList* buffers,
+      const aclTensor* grad_scale, float decay, float momentum, float lr, float dampening, bool nesterov, bool maximize,
+      bool first_step) {
+  return PLAN([=, p = views(parameters), g = views(grads), b = views(buffers), scale = view(grad_scale)] {
+    const double unscale = scale.defined() ? 1 / read<double>(scale.dtype, scale.data) : 1;
+    for (size_t i = 0; i < p.size(); ++i) {
+      auto gradient = [=](auto x, auto y) { return (maximize ? -1 : 1) * y * unscale + decay * x; };
+      if (b.empty()) {
+        map_floating(p[i], [=](auto x, auto y) { return x - lr * gradient(x, y); }, p[i], g[i]);
+        continue;
+      }
+      map_floating(b[i], [=](auto buffer, auto x, auto y) {
+        return first_step ? gradient(x, y) : momentum * buffer + (1 - dampening) * gradient(x, y);
+      }, b[i], p[i], g[i]);
+      map_floating(p[i], [=](auto x, auto y, auto buffer) {
+        return x - lr * (nesterov ? gradient(x, y) + momentum * buffer : buffer);
+      }, p[i], g[i], b[i]);
+    }
+  });
+}

@@ -1,0 +1,172 @@
+// Creation and destruction of aclnn's argument objects, and views.
+#include "tensor.h"
+
+#include <cstring>
+
+#include "emu.h"
+#include "kernels/strided.h"
+
+namespace emu {
+
+size_t element_size(aclDataType dtype) {
+  switch (dtype) {
+    case ACL_FLOAT: case ACL_INT32: case ACL_UINT32: return 4;
+    case ACL_FLOAT16: case ACL_BF16: case ACL_INT16: case ACL_UINT16: return 2;
+    case ACL_INT64: case ACL_UINT64: case ACL_DOUBLE: case ACL_COMPLEX64: return 8;
+    case ACL_COMPLEX128: return 16;
+    default: return 1;
+  }
+}
+
+bool is_floating(aclDataType dtype) {
+  return dtype == ACL_FLOAT || dtype == ACL_DOUBLE || dtype == ACL_FLOAT16 || dtype == ACL_BF16;
+}
+
+int64_t product(const Dims& shape) {
+  int64_t count = 1;
+  for (int64_t size : shape) count *= size;
+  return count;
+}
+
+Dims contiguous_strides(const Dims& shape) {
+  Dims strides(shape.size());
+  int64_t stride = 1;
+  for (size_t i = shape.size(); i-- > 0; stride *= shape[i]) strides[i] = stride;
+  return strides;
+}
+
+int64_t View::count() const { return product(shape); }
+
+char* View::at(const Dims& index) const {
+  int64_t offset = 0;
+  for (size_t i = 0; i < index.size(); ++i) offset += index[i] * strides[i];
+  return data + offset * static_cast<int64_t>(item());
+}
+
+View View::select(int dim, int64_t index) const {
+  View view = *this;
+  view.data += index * strides[dim] * static_cast<int64_t>(item());
+  view.shape.erase(view.shape.begin() + dim);
+  view.strides.erase(view.strides.begin() + dim);
+  return view;
+}
+
+View View::narrow(int dim, int64_t start, int64_t length, int64_t step) const {
+  View view = *this;
+  view.data += start * strides[dim] * static_cast<int64_t>(item());
+  view.shape[dim] = length;
+  view.strides[dim] *= step;
+  return view;
+}
+
+View View::permute(const std::vector<int>& order) const {
+  View view = *this;
+  for (size_t i = 0; i < order.size(); ++i) {
+    view.shape[i] = shape[order[i]];
+    view.strides[i] = strides[order[i]];
+  }
+  return view;
+}
+
+View View::move_last(const std::vector<int>& moved) const {
+  std::vector<bool> is_moved(dims(), false);
+  for (int d : moved) is_moved[d] = true;
+  std::vector<int> order;
+  for (int d = 0; d < dims(); ++d)
+    if (!is_moved[d]) order.push_back(d);
+  order.insert(order.end(), moved.begin(), moved.end());
+  return permute(order);
+}
+
+View View::expand(const Dims& to) const {
+  View view = *this;
+  const size_t added = to.size() - shape.size();
+  view.shape = to;
+  view.strides.assign(to.size(), 0);
+  for (size_t i = 0; i < shape.size(); ++i)
+    if (shape[i] != 1) view.strides[i + added] = strides[i];
+  return view;
+}
+
+View View::unsqueeze(int dim) const {
+  View view = *this;
+  view.shape.insert(view.shape.begin() + dim, 1);
+  view.strides.insert(view.strides.begin() + dim, 0);
+  return view;
+}
+
+}  // namespace emu
+
+double aclScalar::number() const { return emu::read<double>(dtype, reinterpret_cast<const char*>(bytes)); }
+int64_t aclScalar::integer() const { return emu::read<int64_t>(dtype, reinterpret_cast<const char*>(bytes)); }
+
+EMU_API aclTensor* aclCreateTensor(const int64_t* shape, uint64_t dims, aclDataType dtype, const int64_t* strides,
+                                   int64_t offset, aclFormat, const int64_t*, uint64_t, void* data) {
+  auto* tensor = new aclTensor;
+  tensor->dtype = dtype;
+  tensor->shape.assign(shape, shape + dims);
+  if (strides) tensor->strides.assign(strides, strides + dims);
+  else tensor->strides = emu::contiguous_strides(tensor->shape);
+  if (data) tensor->data = static_cast<char*>(data) + offset * static_cast<int64_t>(emu::element_size(dtype));
+  return tensor;
+}
+EMU_API aclScalar* aclCreateScalar(void* value, aclDataType dtype) {
+  auto* scalar = new aclScalar{dtype, {}};
+  memcpy(scalar->bytes, value, emu::element_size(dtype));
+  return scalar;
+}
+EMU_API aclIntArray* aclCreateIntArray(const int64_t* values, uint64_t size) { return new aclIntArray{{values, values + size}}; }
+EMU_API aclFloatArray* aclCreateFloatArray(const float* values, uint64_t size) {
+  return new aclFloatArray{{values, values + size}};
+}
+EMU_API aclBoolArray* aclCreateBoolArray(const bool* values, uint64_t size) {
+  return new aclBoolArray{{values, values + size}};
+}
+EMU_API aclTensorList* aclCreateTensorList(const aclTensor* const* values, uint64_t size) {
+  return new aclTensorList{{values, values + size}};
+}
+EMU_API aclScalarList* aclCreateScalarList(const aclScalar* const* values, uint64_t size) {
+  return new aclScalarList{{values, values + size}};
+}
+
+EMU_API int aclDestroyTensor(const aclTensor* tensor) {
+  delete tensor;
+  return ACL_SUCCESS;
+}
+EMU_API int aclDestroyScalar(const aclScalar* scalar) {
+  delete scalar;
+  return ACL_SUCCESS;
+}
+EMU_API int aclDestroyIntArray(const aclIntArray* array) {
+  delete array;
+  return ACL_SUCCESS;
+}
+EMU_API int aclDestroyFloatArray(const aclFloatArray* array) {
+  delete array;
+  return ACL_SUCCESS;
+}
+EMU_API int aclDestroyBoolArray(const aclBoolArray* array) {
+  delete array;
+  return ACL_SUCCESS;
+}
+// A list owns its members.
+EMU_API int aclDestroyTensorList(const aclTensorList* list) {
+  if (list)
+    for (const aclTensor* tensor : list->values) delete tensor;
+  delete list;
+  return ACL_SUCCESS;
+}
+EMU_API int aclDestroyScalarList(const aclScalarList* list) {
+  if (list)
+    for (const aclScalar* scalar : list->values) delete scalar;
+  delete list;
+  return ACL_SUCCESS;
+}
+
+// The caller frees the array with delete[].
+EMU_API int aclGetViewShape(const aclTensor* tensor, int64_t** shape, uint64_t* dims) {
+  *dims = tensor->shape.size();
+  *shape = new int64_t[std::max<uint64_t>(*dims, 1)];
+  std::copy(tensor->shape.begin(), tensor->shape.end(), *shape);
+  return ACL_SUCCESS;
+}

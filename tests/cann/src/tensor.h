@@ -1,0 +1,68 @@
+// The objects aclnn operators take: tensors, scalars and arrays.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "acl/acl.h"
+
+namespace emu {
+
+using Dims = std::vector<int64_t>;
+
+size_t element_size(aclDataType dtype);
+bool is_floating(aclDataType dtype);
+
+// A strided view of device memory. Strides count elements. Kernels keep copies: torch_npu destroys the
+// aclTensor right after the second phase of the call, long before the work runs or replays.
+struct View {
+  aclDataType dtype = ACL_DT_UNDEFINED;
+  Dims shape, strides;
+  char* data = nullptr;
+
+  bool defined() const { return dtype != ACL_DT_UNDEFINED; }
+  int dims() const { return static_cast<int>(shape.size()); }
+  int64_t count() const;
+  size_t item() const { return element_size(dtype); }
+  // The dimension counted from the front.
+  int dim(int64_t index) const { return static_cast<int>(index < 0 ? index + dims() : index); }
+  // Address of the element at `index`; one coordinate per dimension.
+  char* at(const Dims& index) const;
+
+  View select(int dim, int64_t index) const;                       // drops the dimension
+  View narrow(int dim, int64_t start, int64_t length, int64_t step = 1) const;
+  View permute(const std::vector<int>& order) const;
+  View move_last(const std::vector<int>& moved) const;             // those dimensions last, the others in order
+  View expand(const Dims& to) const;                               // broadcast, stride 0
+  View unsqueeze(int dim) const;
+};
+
+// Row-major strides of a shape.
+Dims contiguous_strides(const Dims& shape);
+int64_t product(const Dims& shape);
+
+}  // namespace emu
+
+struct aclTensor : emu::View {};
+
+struct aclScalar {
+  aclDataType dtype;
+  unsigned char bytes[16];
+  double number() const;
+  int64_t integer() const;
+};
+
+struct aclIntArray {
+  std::vector<int64_t> values;
+};
+struct aclBoolArray {
+  std::vector<uint8_t> values;
+};
+struct aclFloatArray {
+  std::vector<float> values;
+};
+struct aclTensorList {
+  std::vector<const aclTensor*> values;
+};
+struct aclScalarList {
+  std::vector<const aclScalar*> values;
+};
