@@ -13,16 +13,15 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphspec.runtime.reach import storage_of, weak
+from graphspec.runtime.storages import bytes_of, checksum, key_of, mixed_weights, quiet, storage_of, tensors_in, weak
 
 _Argument = tuple[int, str]
 
@@ -30,14 +29,6 @@ _UNMARKED = ("running_mean", "running_var")
 _UNINITIALISED = ("empty", "new_empty", "_empty")
 _SWEEP_BYTES = 64 << 20
 _SWEEP_COUNT = 1024
-_CHUNK_WORDS = 1 << 18  # 2 MiB: stays in a CPU's cache
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Work of graphspec's own: no dispatch mode, no function mode, no autograd."""
-    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():  # noqa: SLF001
-        yield
 
 
 @dataclass
@@ -166,19 +157,19 @@ class Contents(TorchDispatchMode):
         storage = storage_of(tensor)
         if storage is None or storage.device.type == "meta" or storage.nbytes() == 0:
             return None
-        record = self._records.get(_key(storage))
+        record = self._records.get(key_of(storage))
         if record is None:
             name = self._describe(tensor) or f"a {tensor.dtype} tensor of shape {tuple(tensor.shape)} used by {why}"
-            record = self._records[_key(storage)] = _Record(weak(storage), name)
+            record = self._records[key_of(storage)] = _Record(weak(storage), name)
         return record
 
     def _born(self, tensor: torch.Tensor, *, raw: bool) -> None:
         storage = storage_of(tensor)
-        if storage is None or storage.device.type == "meta" or _key(storage) in self._records:
+        if storage is None or storage.device.type == "meta" or key_of(storage) in self._records:
             return
         if len(self._records) >= self._sweep_at:
             self._sweep()
-        self._records[_key(storage)] = _Record(weak(storage), "", born=True, raw=raw)
+        self._records[key_of(storage)] = _Record(weak(storage), "", born=True, raw=raw)
 
     def _read(self, record: _Record) -> None:
         record.raw = False
@@ -211,7 +202,7 @@ class Contents(TorchDispatchMode):
     def _checksum(self, content: torch.Tensor) -> int:
         weights = self._weights.get(content.device)
         if weights is None:
-            weights = self._weights[content.device] = _mixed_weights(content.device)
+            weights = self._weights[content.device] = mixed_weights(content.device)
         return checksum(content, weights)
 
 
@@ -235,74 +226,3 @@ def _effect_of(func: Any) -> _Effect:
         statistics=tuple(place for place in unmarked if place not in marked),
         training=next((place for place, _ in arguments if place[1] in ("training", "train")), None),
     )
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Every tensor with a storage of its own inside arguments or results: containers, sparse and wrapper tensors."""
-    if isinstance(value, torch.Tensor):
-        inner = inner_tensors(value)
-        if inner is None:
-            yield value
-        else:
-            for tensor in inner:
-                yield from tensors_in(tensor)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)
-
-
-def inner_tensors(tensor: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
-    """The tensors that a sparse or wrapper tensor keeps its content in; None for a plain one."""
-    if hasattr(type(tensor), "__tensor_flatten__"):
-        names = tensor.__tensor_flatten__()[0]  # type: ignore[attr-defined]
-        return tuple(getattr(tensor, name) for name in names)
-    if tensor.layout == torch.strided or tensor.layout not in _SPARSE or tensor.device.type == "meta":
-        return None
-    with quiet():
-        return tuple(getattr(tensor, name)() for name in _SPARSE[tensor.layout])
-
-
-_SPARSE: Mapping[torch.layout, tuple[str, ...]] = {
-    torch.sparse_coo: ("_indices", "_values"),
-    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
-}
-
-
-def _key(storage: torch.UntypedStorage) -> int:
-    """The address of the storage's own structure: unique while a weak reference to it is held."""
-    key: int = storage._cdata  # noqa: SLF001
-    return key
-
-
-def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    """The whole storage as a uint8 tensor that shares its memory."""
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-
-
-def checksum(content: torch.Tensor, weights: torch.Tensor) -> int:
-    """A 64-bit sum of a uint8 tensor that depends on every byte, on its place and on the length.
-
-    ``weights`` are odd: a change of any single word always shows, others but for one chance in about 2**64.
-    """
-    words = content.numel() // 8
-    body = content[: words * 8].view(torch.int64)
-    chunks = (body[start : start + _CHUNK_WORDS] for start in range(0, words, _CHUNK_WORDS))
-    sums = [(chunk * weights[: chunk.numel()]).sum() for chunk in chunks]
-    tail = torch.zeros(8, dtype=torch.uint8, device=content.device)
-    tail[: content.numel() - words * 8] = content[words * 8 :]
-    total = torch.stack([*sums, tail.view(torch.int64)[0]])
-    return int((total * weights[: total.numel()]).sum()) ^ content.numel()
-
-
-def _mixed_weights(device: torch.device) -> torch.Tensor:
-    """Odd 64-bit numbers with no structure (splitmix64), one for each word of a chunk."""
-    mixed = torch.arange(1, _CHUNK_WORDS + 1, dtype=torch.int64) * -7046029254386353131
-    mixed = (mixed ^ (mixed >> 30)) * -4658895280553007687
-    mixed = (mixed ^ (mixed >> 27)) * -7723592293110705685
-    return ((mixed ^ (mixed >> 31)) | 1).to(device)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numbers
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any, Literal
@@ -55,6 +55,7 @@ class _Kept:
     part: Part
     content: dict[Any, Any]
     exact: bool
+    label: Callable[[Any], str]
     defaults: Mapping[str, Any]
     lazy: dict[Any, Any] = field(default_factory=dict)
     together: set[Any] = field(default_factory=set)
@@ -91,7 +92,7 @@ class PythonState:
         for part in found.parts:
             if part.identity not in self._kept and not isinstance(part.owner, _READ_ONLY):
                 exact = id(part.owner) in hooks
-                self._kept[part.identity] = _Kept(part, part.read(), exact, _class_values(part))
+                self._kept[part.identity] = _Kept(part, part.read(), exact, found.label, _class_values(part))
 
     def changes(self) -> tuple[tuple[Change, ...], tuple[str, ...]]:
         """What differs now, and the names that were created. Changes nothing."""
@@ -142,9 +143,9 @@ def _compare_keys(kept: _Kept, now: dict[Any, Any]) -> _Comparison:
     target = {key: now[key] if key in lazy else kept.lazy.get(key, before[key]) if key in again else before[key]
               for key in before}  # fmt: skip
     target.update((key, now[key]) for key in stays)
-    changes = [_change(kept.part, key, before[key], now.get(key, MISSING)) for key in changed if key not in lazy]
-    changes += [_change(kept.part, key, kept.defaults.get(key, MISSING), now[key]) for key in shadows]
-    created = tuple(_slot_name(kept.part, key) for key in (*stays, *lazy))
+    changes = [_change(kept, key, before[key], now.get(key, MISSING)) for key in changed if key not in lazy]
+    changes += [_change(kept, key, kept.defaults.get(key, MISSING), now[key]) for key in shadows]
+    created = tuple(_slot_name(kept, key) for key in (*stays, *lazy))
     return _Comparison(target, now, tuple(changes), created, lazy, together, again)
 
 
@@ -177,19 +178,19 @@ def _class_values(part: Part) -> Mapping[str, Any]:
     return {key: value for kind in classes for key, value in vars(kind).items() if not key.startswith("__")}
 
 
-def _change(part: Part, key: Any, before: Any, after: Any) -> Change:
+def _change(kept: _Kept, key: Any, before: Any, after: Any) -> Change:
     if isinstance(before, torch.Tensor) or isinstance(after, torch.Tensor):
         kind: ChangeKind = "tensor"
-    elif part.kind == "array" or isinstance(before, _CONTAINERS) or isinstance(after, _CONTAINERS):
+    elif kept.part.kind == "array" or isinstance(before, _CONTAINERS) or isinstance(after, _CONTAINERS):
         kind = "container"
     else:
         plain = all(value is MISSING or _is_plain(value) for value in (before, after))
         kind = "scalar" if plain else "object"
-    return Change(_slot_name(part, key), kind, before, after)
+    return Change(_slot_name(kept, key), kind, before, after)
 
 
-def _slot_name(part: Part, key: Any) -> str:
-    return part.name if part.kind == "array" else part.slot(key, repr(key), ()).name
+def _slot_name(kept: _Kept, key: Any) -> str:
+    return kept.part.name if kept.part.kind == "array" else kept.part.slot(key, kept.label(key), ()).name
 
 
 def _is_plain(value: Any) -> bool:
@@ -234,7 +235,7 @@ def _write(part: Part, now: dict[Any, Any], target: dict[Any, Any]) -> None:
     elif part.kind == "set":
         set.clear(part.owner)
         set.update(part.owner, target)
-    elif part.kind == "array":
+    elif kept.part.kind == "array":
         array = part.owner
         array[...] = sys.modules["numpy"].frombuffer(target["bytes"], array.dtype).reshape(array.shape)
     else:

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from graphspec.errors import CaptureError
-from graphspec.runtime.contents import Contents, quiet
+from graphspec.runtime.contents import Contents
 from graphspec.runtime.objects import Change, PythonState
 from graphspec.runtime.random_state import Ambient
 from graphspec.runtime.reach import Reach, reach
+from graphspec.runtime.storages import quiet
 from graphspec.runtime.tensors import TensorState
 
 if TYPE_CHECKING:

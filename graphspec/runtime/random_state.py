@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from graphspec.runtime.contents import quiet
+from graphspec.runtime.storages import quiet
 
 _Flag = tuple[Callable[[], Any], Callable[[Any], Any]]
 

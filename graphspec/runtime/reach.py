@@ -35,24 +35,12 @@ from graphspec.runtime.parts import (
     names_in,
     parts_of,
 )
+from graphspec.runtime.storages import storage_of, weak
 
-__all__ = ["MISSING", "Part", "Reach", "Slot", "SlotKind", "reach", "storage_of", "weak"]
+__all__ = ["MISSING", "Part", "Reach", "Slot", "SlotKind", "reach"]
 
 _ENTRY_POINTS = frozenset({"forward", "__call__", "__getitem__", "__setitem__", "__enter__", "__exit__"})
 _HANDLED = frozenset({"_parameters", "_buffers", "_modules"})
-
-
-def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """The storage of a tensor; None where it has none of its own (sparse, opaque, some wrapper subclasses)."""
-    try:
-        return tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError, ValueError):
-        return None
-
-
-def weak(storage: torch.UntypedStorage) -> StorageWeakRef:
-    """A weak reference to a storage: hashable, and as long as it lives the address is not reused."""
-    return StorageWeakRef(storage)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -75,6 +63,10 @@ class Reach:
         """Every slot that holds a tensor of the same storage: views and aliases included."""
         storage = storage_of(tensor)
         return () if storage is None else tuple(self._storages.get(weak(storage), ()))
+
+    def label(self, key: object) -> str:
+        """How a key reads inside brackets. Objects as keys (a parameter in an optimizer's state) go by their name."""
+        return _label(key, self._slots)
 
     def name_of(self, value: object) -> str | None:
         """The first name of an object, if it was reached."""
@@ -153,7 +145,7 @@ class _Walk:
         skip = _HANDLED if part.kind == "attributes" and isinstance(part.owner, nn.Module) else ()
         for key, value in part.read().items():
             if key not in skip:
-                self.edge(value, part.slot(key, self.label(key), above))
+                self.edge(value, part.slot(key, _label(key, self.slots), above))
 
     def visit_code(self, function: types.FunctionType, name: str, above: list[Slot]) -> None:
         self.names.update(names_in(function.__code__))
@@ -194,13 +186,6 @@ class _Walk:
             for key in keys:
                 self.edge(vars(kind)[key], Slot(f"{name}.{key}", value, key, "attribute", self.slots[id(value)][1]))
 
-    def label(self, key: Any) -> str:
-        """How a key reads inside brackets. Objects as keys (a parameter in an optimizer's state) go by their name."""
-        if isinstance(key, str | int | float | bool | bytes | tuple | type(None)):
-            return repr(key)
-        known = self.slots.get(id(key))
-        return known[1][0].name if known is not None else f"<{type(key).__name__}>"
-
     def result(self) -> Reach:
         storages: dict[StorageWeakRef, list[Slot]] = {}
         for slot, tensor in self.tensors:
@@ -210,3 +195,10 @@ class _Walk:
         return Reach(
             tuple(self.tensors), tuple(self.modules), tuple(self.generators), tuple(self.parts), self.slots, storages
         )
+
+
+def _label(key: object, slots: Mapping[int, tuple[object, list[Slot]]]) -> str:
+    if isinstance(key, str | int | float | bool | bytes | tuple | type(None)):
+        return repr(key)
+    known = slots.get(id(key))
+    return known[1][0].name if known is not None else f"<{type(key).__name__}>"

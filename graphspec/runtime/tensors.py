@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from graphspec.runtime.contents import inner_tensors
 from graphspec.runtime.objects import Change
 from graphspec.runtime.reach import Reach
+from graphspec.runtime.storages import layout_of
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
@@ -53,17 +53,6 @@ class TensorState:
         """Put everything back. Call it before the contents are restored: a resized storage is resized there."""
         for facts in self._facts.values():
             _restore(facts)
-
-
-def layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Address, shape, strides and dtype; of a sparse or wrapper tensor those of its inner tensors."""
-    inner = inner_tensors(tensor)
-    if inner is not None:
-        return (tuple(tensor.shape), tensor.dtype, *map(layout_of, inner))
-    try:
-        return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
-    except (NotImplementedError, RuntimeError, ValueError):  # opaque layouts, uninitialised parameters
-        return (type(tensor),)
 
 
 def _facts(name: str, tensor: torch.Tensor) -> _Facts:
