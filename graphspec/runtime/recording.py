@@ -9,7 +9,7 @@ Aliasing is judged by the real storage and never by the schema: several operator
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphspec.errors import CaptureError
-from graphspec.runtime.source import Site, site
+from graphspec.runtime.source import ModuleNames, Site, site
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -50,7 +50,7 @@ class Call:
     """One dispatcher call. ``args`` and ``kwargs`` are as given, with a `Ref` for each tensor.
 
     ``outputs`` are the returned values in schema order (a returned list is a tuple of refs; None for what is no
-    tensor). ``born`` are the storages this call made.
+    tensor). ``born`` are the storages this call made, ``modules`` the dotted names of the modules being called.
     """
 
     op: OpOverload
@@ -59,6 +59,7 @@ class Call:
     outputs: tuple[Any, ...]
     born: tuple[int, ...]
     site: Site
+    modules: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -89,12 +90,16 @@ class Outside:
 
 @dataclass
 class Recording:
-    """What a `Recorder` saw. ``bytes`` has the size of every storage; ``outside`` those the region did not make."""
+    """What a `Recorder` saw. ``bytes`` has the size of every storage; ``outside`` those the region did not make.
+
+    ``written`` are the storages some call wrote, ``literals`` those of ``torch.tensor(NUMBER)`` in the source.
+    """
 
     calls: list[Call] = field(default_factory=list)
     bytes: list[int] = field(default_factory=list)
     outside: dict[int, Outside] = field(default_factory=dict)
     written: set[int] = field(default_factory=set)
+    literals: set[int] = field(default_factory=set)
     _keys: dict[int, int] = field(default_factory=dict)
     _alive: list[StorageWeakRef] = field(default_factory=list)
 
@@ -143,11 +148,15 @@ class Recording:
 
 
 class Recorder(TorchDispatchMode):
-    """Runs the calls of one region and writes each of them into ``recording``."""
+    """Runs the calls of one region and writes each of them into ``recording``.
 
-    def __init__(self, region: str) -> None:
+    With ``names`` every call also carries the modules it was made in.
+    """
+
+    def __init__(self, region: str, names: ModuleNames | None = None) -> None:
         super().__init__()
         self.region = region
+        self._names = names
         self.recording = Recording()
 
     def __torch_dispatch__(
@@ -155,6 +164,7 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         where = site()
+        modules = self._names.inside() if self._names is not None else ()
         recording = self.recording
         noted_args = tuple(self._note(value, func, where) for value in args)
         noted_kwargs = {key: self._note(value, func, where) for key, value in kwargs.items()}
@@ -163,7 +173,9 @@ class Recorder(TorchDispatchMode):
         returned = result if isinstance(result, tuple) else (result,)
         outputs = tuple(self._note(value, func, where, born=True) for value in returned)
         born = tuple(range(before, len(recording.bytes)))
-        recording.calls.append(Call(func, noted_args, noted_kwargs, outputs, born, where))
+        recording.calls.append(Call(func, noted_args, noted_kwargs, outputs, born, where, modules))
+        if func is torch.ops.aten.lift_fresh.default:
+            recording.literals.update(ref.storage for ref in refs_in(noted_args))
         recording.written.update(ref.storage for ref in written_refs(recording.calls[-1]))
         return result
 
@@ -207,3 +219,10 @@ def touched_refs(call: Call) -> Iterator[Ref]:
     """Every tensor a call reads, writes or returns."""
     for part in (*call.args, *call.kwargs.values(), *call.outputs):
         yield from refs_in(part)
+
+
+def map_parts(value: Any, change: Callable[[Ref], Any]) -> Any:
+    """A recorded argument with every `Ref` replaced by ``change`` of it; tuples become lists."""
+    if isinstance(value, Ref):
+        return change(value)
+    return [map_parts(item, change) for item in value] if isinstance(value, tuple) else value

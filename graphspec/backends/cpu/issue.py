@@ -62,8 +62,8 @@ def _issue(recording: Recording, call: Call, needed: set[int]) -> Issue | None:
     if torch.Tag.inplace_view in call.op.tags:
         return None
     born = set(call.born)
-    if not born and not any(True for _ in written_refs(call)) and not _has_effect(call):
-        return None
+    if not born and not any(True for _ in written_refs(call)):
+        return None  # a view, or a call that only reads
     arguments = call.arguments()
     if born and (rewritten := _rewrite(call, arguments)) is not None:
         op, values = rewritten
@@ -81,11 +81,6 @@ def _destination(result: Any, wanted: set[int]) -> Any:
     if isinstance(result, tuple):
         return tuple(_destination(item, wanted) for item in result)
     return result if isinstance(result, Ref) and result.storage in wanted else None
-
-
-def _has_effect(call: Call) -> bool:
-    """Whether a call that neither makes nor writes a tensor must still be issued: it draws random numbers."""
-    return torch.Tag.nondeterministic_seeded in call.op.tags
 
 
 # Operators that are exactly one kernel into given memory, although their own ``.out`` is generated or missing.

@@ -1,0 +1,103 @@
+"""Device graphs, declared: YAML specs compiled to captured, guarded, replayable graphs.
+
+>>> import graphspec
+>>> with graphspec.open("specs/mlp/model.yaml") as runner:  # doctest: +SKIP
+...     runner.run(x=torch.randn(3, 64))["y"]
+
+Importing this package does not import torch; `open` does.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from graphspec.errors import (
+    CaptureError,
+    CheckError,
+    DeviceError,
+    Diagnostic,
+    GraphSpecError,
+    GuardError,
+    HazardError,
+    InputError,
+    ModelError,
+    OrderError,
+    ReplayError,
+    SpecError,
+    WeightsError,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from graphspec.plan import Plan
+    from graphspec.runtime.runner import Runner
+    from graphspec.spec import Spec
+
+try:
+    __version__ = version("graphspec")
+except PackageNotFoundError:  # run from a checkout that was not installed
+    __version__ = "0.1.0"
+
+__all__ = [
+    "CaptureError",
+    "CheckError",
+    "DeviceError",
+    "Diagnostic",
+    "GraphSpecError",
+    "GuardError",
+    "HazardError",
+    "InputError",
+    "ModelError",
+    "OrderError",
+    "Plan",
+    "ReplayError",
+    "Spec",
+    "SpecError",
+    "WeightsError",
+    "__version__",
+    "compile",
+    "load",
+    "open",
+]
+
+
+def load(path: str | Path) -> Spec:
+    """Read and check a spec. Raises SpecError with every finding."""
+    from pathlib import Path
+
+    from graphspec.load import load as read
+
+    return read(Path(path))
+
+
+def compile(spec: Spec) -> Plan:  # noqa: A001 - the name of the stage
+    """Lower a spec to its plan. Raises SpecError if a declared order reads a value too late."""
+    from graphspec.compiler import compile_spec
+
+    return compile_spec(spec)
+
+
+def open(path: str | Path | Spec, *, model: Any = None, device: str | None = None, capture: bool = True) -> Runner:  # noqa: A001
+    """Open a spec: build the model (or take ``model``), allocate every buffer, capture every graph.
+
+    ``path`` may also be a `Spec`. ``device`` overrides the spec's. With ``capture=False`` nothing is captured until
+    `Runner.capture`. Raises a subclass of GraphSpecError.
+    """
+    from graphspec.runtime.runner import open_spec
+
+    return open_spec(path, model=model, device=device, capture=capture)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Spec":
+        from graphspec.spec import Spec
+
+        return Spec
+    if name == "Plan":
+        from graphspec.plan import Plan
+
+        return Plan
+    message = f"module 'graphspec' has no attribute '{name}'"
+    raise AttributeError(message)

@@ -1,0 +1,1 @@
+"""What captures and replays: one backend a kind of device."""

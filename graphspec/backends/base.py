@@ -1,0 +1,92 @@
+"""The protocol between the runtime and a backend.
+
+The runtime decides what is captured, in which order and with which tensors; a backend turns one call into a graph
+in a pool, replays it, writes update slots, and reports. It knows nothing of specs, names or buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from graphspec import plan
+    from graphspec.runtime.recording import Recording
+    from graphspec.runtime.source import ModuleNames
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One argument of one recorded operator that is refreshed before replays.
+
+    ``call`` counts recorded calls of the region, ``position`` is the argument's place in the operator's schema,
+    ``value`` is what it is captured with.
+    """
+
+    call: int
+    position: int
+    value: Any
+
+
+@dataclass(frozen=True)
+class CaptureRequest:
+    """One graph to capture.
+
+    ``call`` runs the region on its static inputs and returns the tensors whose memory must outlive the call;
+    ``held_until`` gives, for each of them, the last capture of the pool during which it must stay untouched.
+    ``slots`` picks the updatable arguments, given what was recorded; ``names`` tells the modules of each call.
+    """
+
+    graph: plan.Graph
+    call: Callable[[], Sequence[torch.Tensor]]
+    held_until: Callable[[int], float]
+    slots: Callable[[Recording], Sequence[Slot]]
+    names: ModuleNames
+
+
+class CapturedGraph(Protocol):
+    """A graph that was captured. Its outputs and replay are valid once the backend has been sealed."""
+
+    recording: Recording
+    outputs: Sequence[torch.Tensor]
+    bytes: int
+    operators: int
+    slots: Sequence[Slot]
+
+    def replay(self) -> None:
+        """Run the graph once on the present contents of everything it reads."""
+
+    def update(self, slot: int, value: Any) -> None:
+        """Use ``value`` for a slot from the next replay on."""
+
+
+class Backend(Protocol):
+    """One kind of device."""
+
+    name: str
+    device: torch.device
+    notes: Sequence[str]
+
+    def capture(self, request: CaptureRequest) -> CapturedGraph:
+        """Capture one graph into its pool, after those captured before it."""
+
+    def seal(self) -> None:
+        """All captures of this round are made: give every graph its final memory."""
+
+    def abandon(self) -> None:
+        """A capture of this round failed: forget the others too."""
+
+    def synchronize(self) -> None:
+        """Wait until every replay has finished."""
+
+    def poison(self) -> None:
+        """Overwrite every byte of graph memory whose value no later replay may read. For tests of stale reads."""
+
+    def pool_bytes(self) -> Mapping[str, int]:
+        """Bytes held by each pool."""
+
+    def close(self) -> None:
+        """Free every graph and pool."""

@@ -1,0 +1,221 @@
+"""Captures by recording, lays out each pool when the round of captures is complete, and links every recording."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+from weakref import WeakSet
+
+import torch
+
+from graphspec.backends.base import CaptureRequest, Slot
+from graphspec.backends.cpu.interpreter import Interpreter, UnsupportedProgramError
+from graphspec.backends.cpu.issue import Issue, issues
+from graphspec.backends.cpu.layout import ArenaLayout, Life
+from graphspec.backends.cpu.program import Location, link
+from graphspec.backends.cpu.python_replayer import PythonReplayer
+from graphspec.backends.cpu.selftest import interpreter_fault
+from graphspec.errors import CaptureError
+from graphspec.runtime.recording import Recorder, Recording, Ref, refs_in
+
+
+class Replayer(Protocol):
+    """Issues one linked program."""
+
+    kind: str
+
+    def run(self) -> None:
+        """Issue every call once, in order."""
+
+
+@dataclass(eq=False)
+class Arena:
+    """The memory of one pool for one round of captures. It lives as long as a graph of that round."""
+
+    pool: str
+    memory: torch.Tensor
+
+
+@dataclass
+class CpuGraph:
+    """One captured region. ``replayer`` and final ``outputs`` come with `CpuBackend.seal`."""
+
+    request: CaptureRequest
+    recording: Recording
+    refs: tuple[Ref, ...]
+    issues: list[Issue]
+    slots: Sequence[Slot]
+    outputs: Sequence[torch.Tensor]
+    links: Mapping[int, tuple[CpuGraph, int]]
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    bytes: int = 0
+    replayer: Replayer | None = None
+    arena: Arena | None = None
+    _writers: tuple[Any, ...] = ()
+
+    @property
+    def operators(self) -> int:
+        """How many calls a replay issues."""
+        return len(self.issues)
+
+    def replay(self) -> None:
+        """Issue the recorded calls on the present contents of everything they read."""
+        assert self.replayer is not None, "replayed before the round of captures was sealed"
+        self.replayer.run()
+
+    @property
+    def memory(self) -> torch.UntypedStorage:
+        """The storage of its pool's arena."""
+        assert self.arena is not None
+        return self.arena.memory.untyped_storage()
+
+    def update(self, slot: int, value: Any) -> None:
+        """Use ``value`` for a slot from the next replay on."""
+        self._writers[slot](value)
+
+
+class CpuBackend:
+    """Graphs on the CPU. ``replayer`` forces one way of issuing; ``auto`` takes C++ where it proves right."""
+
+    name = "cpu"
+
+    def __init__(self, replayer: Literal["auto", "interpreter", "python"] = "auto") -> None:
+        self.device = torch.device("cpu")
+        self.notes: list[str] = []
+        self._replayer = replayer
+        self._round: list[CpuGraph] = []
+        self._arenas: WeakSet[Arena] = WeakSet()
+        self._born: dict[int, tuple[CpuGraph, int]] = {}
+
+    def capture(self, request: CaptureRequest) -> CpuGraph:
+        """Run the region once and record it. Its memory is laid out when the round is sealed."""
+        recorder = Recorder(request.graph.region, request.names)
+        with recorder:
+            outputs = tuple(request.call())
+        recording = recorder.recording
+        refs = tuple(recording.ref(output) for output in outputs)
+        links = self._links(recording)
+        graph = CpuGraph(
+            request, recording, refs, issues(recording, refs), request.slots(recording), outputs, links
+        )
+        for output, ref in zip(outputs, refs, strict=True):
+            if recording.is_born(ref.storage):
+                self._born[output.untyped_storage()._cdata] = (graph, ref.storage)
+        self._round.append(graph)
+        return graph
+
+    def seal(self) -> None:
+        """Lay out the arena of each pool over its captures in order, then bind every recording to it."""
+        layouts: dict[str, ArenaLayout] = {}
+        for graph in self._round:
+            layout = layouts.setdefault(graph.request.graph.pool, ArenaLayout())
+            lives = _lives(graph)
+            graph.offsets = layout.place(graph.request.graph.index, lives)
+            graph.bytes = max((graph.offsets[life.storage] + life.bytes for life in lives), default=0)
+        arenas = {
+            pool: Arena(pool, torch.empty(layout.size, dtype=torch.uint8)) for pool, layout in layouts.items()
+        }
+        self._arenas.update(arenas.values())
+        for graph in self._round:
+            graph.arena = arenas[graph.request.graph.pool]
+        for graph in self._round:
+            self._link(graph)
+        for graph in self._round:
+            graph.recording.release()
+            for storage in graph.links:  # the memory it was recorded with; the replay reads the arena
+                del graph.recording.outside[storage]
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Forget the captures of this round."""
+        self._round.clear()
+        self._born.clear()
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: a replay returns when it is done."""
+
+    def poison(self) -> None:
+        """Fill every arena with 0xFF: NaN for floats, minus one for integers."""
+        for arena in self._arenas:
+            arena.memory.fill_(0xFF)
+
+    def pool_bytes(self) -> Mapping[str, int]:
+        """Bytes of the arenas of each pool."""
+        sizes: dict[str, int] = {}
+        for arena in self._arenas:
+            sizes[arena.pool] = sizes.get(arena.pool, 0) + arena.memory.nbytes
+        return sizes
+
+    def close(self) -> None:
+        """Nothing to free: arenas go with their graphs."""
+        self.abandon()
+
+    def _links(self, recording: Recording) -> dict[int, tuple[CpuGraph, int]]:
+        """Outside storages of a recording that an earlier capture of this round made."""
+        found = {index: self._born.get(outside.storage._cdata) for index, outside in recording.outside.items()}
+        return {index: origin for index, origin in found.items() if origin is not None}
+
+    def _link(self, graph: CpuGraph) -> None:
+        def locate(storage: int) -> Location:
+            if storage in graph.links:
+                origin, origin_storage = graph.links[storage]
+                return origin.memory, origin.offsets[origin_storage]
+            if storage in graph.recording.outside:
+                return graph.recording.outside[storage].storage, 0
+            return graph.memory, graph.offsets[storage]
+
+        updatable = _updatable(graph)
+        program, places = link(graph.issues, graph.refs, locate, updatable)
+        graph.outputs = program.outputs
+        graph._writers = tuple(
+            lambda value, place=places[key]: program.write(place, value) for key in updatable
+        )
+        graph.replayer = self._choose(program, graph.request.graph.region)
+
+    def _choose(self, program: Any, region: str) -> Replayer:
+        if self._replayer == "python":
+            return PythonReplayer(program)
+        fault = interpreter_fault()
+        if fault is None:
+            try:
+                return Interpreter(program)
+            except (UnsupportedProgramError, RuntimeError) as error:
+                fault = str(error).splitlines()[0]
+        if self._replayer == "interpreter":
+            message = f"region '{region}' cannot be replayed from C++: {fault}"
+            raise CaptureError(message)
+        self.notes.append(f"region '{region}' is replayed from Python, not from C++: {fault}")
+        return PythonReplayer(program)
+
+
+def _lives(graph: CpuGraph) -> list[Life]:
+    """The life of each storage that needs memory, in issued calls."""
+    births: dict[int, int] = {}
+    deaths: dict[int, int] = {}
+    for number, issue in enumerate(graph.issues):
+        for ref in refs_in((*issue.args, *issue.copies)):
+            births.setdefault(ref.storage, number)
+            deaths[ref.storage] = number
+    held: dict[int, float | None] = {}
+    index = graph.request.graph.index
+    for number, ref in enumerate(graph.refs):
+        until = graph.request.held_until(number)
+        births.setdefault(ref.storage, 0)
+        deaths[ref.storage] = len(graph.issues)
+        longest = max(until, held.get(ref.storage) or index)
+        held[ref.storage] = longest if longest > index else None
+    recording = graph.recording
+    return [
+        Life(storage, recording.bytes[storage], birth, deaths[storage], held.get(storage))
+        for storage, birth in births.items()
+        if recording.is_born(storage)
+    ]
+
+
+def _updatable(graph: CpuGraph) -> dict[tuple[int, int], Any]:
+    """The (issue, argument position) of each update slot, with its first value, in slot order."""
+    issue_of = {id(issue.call): number for number, issue in enumerate(graph.issues)}
+    return {
+        (issue_of[id(graph.recording.calls[slot.call])], slot.position): slot.value for slot in graph.slots
+    }

@@ -1,0 +1,76 @@
+"""Proof, once a process, that the C++ replayer computes what the plain one does on this torch.
+
+The TorchScript route is private to torch. A small region with everything that a graph pass could get wrong is
+recorded, replayed both ways on new data, and compared bit by bit.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+
+from graphspec.backends.cpu.interpreter import Interpreter
+from graphspec.backends.cpu.issue import issues
+from graphspec.backends.cpu.program import Program, link
+from graphspec.backends.cpu.python_replayer import PythonReplayer
+from graphspec.runtime.recording import Recorder
+
+
+@lru_cache(maxsize=1)
+def interpreter_fault() -> str | None:
+    """None if the C++ replayer is right here, else one line that says what was wrong."""
+    try:
+        plain, fast = _outcome(PythonReplayer), _outcome(Interpreter)
+    except Exception as error:  # noqa: BLE001 - whatever a private route of some torch raises, the answer is the plain one
+        return f"the self-test of the C++ replayer failed: {str(error).splitlines()[0]}"
+    if not all(torch.equal(a, b) for a, b in zip(plain, fast, strict=True)):
+        return "the self-test of the C++ replayer gave other numbers than the plain one"
+    return None
+
+
+def _outcome(replayer: type[PythonReplayer] | type[Interpreter]) -> list[torch.Tensor]:
+    """Record on one input, replay twice on another; everything the region wrote or returned."""
+    generator = torch.Generator().manual_seed(1)
+    inputs = [torch.ones(3, 4), torch.ones(3, 4), torch.arange(3)]
+    program = _program(inputs, generator)
+    generator.manual_seed(7)
+    inputs[0].copy_(torch.linspace(-2, 2, 12).view(3, 4))
+    inputs[1].fill_(0.5)
+    inputs[2].copy_(torch.tensor([2, 0, 1]))
+    with torch.no_grad():
+        replay = replayer(program)
+        replay.run()
+        replay.run()
+    return [*inputs, *(output.clone() for output in program.outputs)]
+
+
+def _program(inputs: list[torch.Tensor], generator: torch.Generator) -> Program:
+    recorder = Recorder("self-test")
+    with torch.no_grad(), recorder:
+        outputs = _region(*inputs, generator)
+    recording = recorder.recording
+    refs = [recording.ref(output) for output in outputs]
+    arena = {index: torch.empty(size, dtype=torch.uint8) for index, size in enumerate(recording.bytes)}
+
+    def locate(storage: int) -> tuple[torch.UntypedStorage, int]:
+        outside = recording.outside.get(storage)
+        return (outside.storage if outside else arena[storage].untyped_storage()), 0
+
+    program, _ = link(issues(recording, refs), refs, locate, {})
+    return program
+
+
+def _region(x: torch.Tensor, y: torch.Tensor, rows: torch.Tensor, generator: torch.Generator) -> list[torch.Tensor]:
+    torch._foreach_mul_([x, y], 0.5)  # in place on a list: dead code if the list is built inside the graph
+    torch._foreach_add_([x, y], [y.clone(), x.clone()])
+    view = x[1:].t()  # an alias that is written through
+    view.add_(1)
+    noise = torch.empty_like(x).uniform_(generator=generator)
+    picked = y[None, rows, :2][0]  # a list with None inside
+    normed = torch.nn.functional.layer_norm(x, (4,), None, None)  # None for a tensor
+    same = x.mul(y)
+    y.add_(same)  # a write between two equal calls, which must not be merged
+    again = x.mul(y)
+    flags = torch.where(x > 0, x, y).sum(dim=0, dtype=torch.float64)
+    return [noise, picked, normed, same, again, flags, torch.cat([x, y, noise])]

@@ -1,0 +1,173 @@
+"""Static buffers: allocated once at their largest size, one view a bucket, the address never changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from graphspec import plan as plans
+from graphspec import spec as language
+from graphspec.errors import ModelError
+from graphspec.plan import Bucket, concrete
+
+FORMATS = {
+    "contiguous": torch.contiguous_format,
+    "channels_last": torch.channels_last,
+    "channels_last_3d": torch.channels_last_3d,
+}
+
+
+class StaticBuffer:
+    """One declared buffer. ``view(bucket)`` is what graphs of that bucket read; all views share one allocation.
+
+    The view of an input is dense in its own layout; that of a state keeps every element where the largest bucket
+    has it, so that row i is row i in every bucket.
+    """
+
+    def __init__(self, buffer: language.Buffer, layout: plans.BufferPlan, device: torch.device) -> None:
+        assert buffer.shape is not None
+        assert layout.largest is not None
+        self.spec = buffer
+        self.name = buffer.name
+        self.dims = layout.dims
+        self.dtype: torch.dtype = getattr(torch, str(buffer.dtype))
+        self.whole = torch.zeros(math.prod(layout.largest), dtype=self.dtype, device=device)
+        self.largest = self._dense(layout.largest)
+        self._views: dict[Bucket, torch.Tensor] = {}
+
+    def view(self, bucket: Bucket, constants: Mapping[str, int]) -> torch.Tensor:
+        """The tensor that graphs of ``bucket`` read or write."""
+        own = bucket.project(self.dims)
+        view = self._views.get(own)
+        if view is None:
+            shape = concrete(self.spec.shape or (), {**constants, **dict(own.sizes)})
+            view = self._views[own] = self._cut(shape) if self.spec.role == "state" else self._dense(shape)
+        return view
+
+    def fill(self, value: Any) -> None:
+        """Write a number, or a nested list of the largest shape; None is zero."""
+        if isinstance(value, (list, tuple)):
+            self.largest.copy_(torch.tensor(value, dtype=self.dtype))
+        else:
+            self.whole.fill_(0 if value is None else value)
+
+    def _dense(self, shape: tuple[int, ...]) -> torch.Tensor:
+        flat = self.whole[: math.prod(shape)]
+        if self.spec.layout in (None, "contiguous"):
+            return flat.view(shape)
+        like = torch.empty(shape, device="meta").to(memory_format=FORMATS[self.spec.layout])
+        return flat.as_strided(shape, like.stride())
+
+    def _cut(self, shape: tuple[int, ...]) -> torch.Tensor:
+        return self.largest[tuple(slice(0, size) for size in shape)]
+
+
+class Buffers:
+    """Every static buffer of a spec, and the model's own tensors that are states (``attr``)."""
+
+    def __init__(self, spec: language.Spec, plan: plans.Plan, device: torch.device) -> None:
+        self._spec = spec
+        self.constants = plan.constants
+        self.static = {
+            name: StaticBuffer(buffer, plan.buffers[name], device)
+            for name, buffer in spec.buffers.items()
+            if buffer.attr is None and (buffer.role != "output" or buffer.static)
+        }
+        self._derived = [
+            (name, buffer.spec.source) for name, buffer in self.static.items() if buffer.spec.source is not None
+        ]
+        self.owned: dict[str, dict[str, torch.Tensor]] = {}
+        self.addresses = frozenset(buffer.whole.untyped_storage().data_ptr() for buffer in self.static.values())
+        self._initial: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for name, buffer in self.static.items():
+            if buffer.spec.role == "state":
+                buffer.fill(buffer.spec.init)
+                self._remember(self.static[name].largest)
+
+    def adopt(self, model: Any) -> None:
+        """Find the states that the model owns, once. After warm-up, since a model may create its caches lazily."""
+        for name, buffer in self._spec.buffers.items():
+            if buffer.attr is not None and name not in self.owned:
+                self.owned[name] = owned_tensors(model, buffer)
+                for tensor in self.owned[name].values():
+                    self._remember(tensor)
+
+    def view(self, name: str, bucket: Bucket) -> torch.Tensor:
+        """The view of one static buffer at a bucket."""
+        return self.static[name].view(bucket, self.constants)
+
+    def refresh(self, real: Mapping[str, int], bucket: Bucket, params: Mapping[str, Any]) -> None:
+        """Write the buffers that are copies of params or sizes. ``real`` has the sizes of the run, unpadded."""
+        for name, source in self._derived:
+            view = self.view(name, bucket)
+            if isinstance(source, language.FromSize):
+                view.fill_(bucket[source.dim] if source.bucket else real[source.dim])
+                continue
+            view.copy_(torch.as_tensor(params[source.param], dtype=view.dtype).expand(view.shape))
+
+    @property
+    def has_derived(self) -> bool:
+        """Whether some buffer is a copy of a param or a size."""
+        return bool(self._derived)
+
+    def state_views(self, bucket: Bucket) -> list[tuple[str, torch.Tensor]]:
+        """Every static state at a bucket, if it depends on one."""
+        return [
+            (name, self.view(name, bucket))
+            for name, buffer in self.static.items()
+            if buffer.spec.role == "state" and buffer.dims and all(dim in dict(bucket.sizes) for dim in buffer.dims)
+        ]
+
+    def poison(self) -> None:
+        """Fill every input buffer with NaN, or minus one."""
+        for buffer in self.static.values():
+            if buffer.spec.role == "input":
+                floating = buffer.dtype.is_floating_point or buffer.dtype.is_complex
+                buffer.whole.fill_(float("nan") if floating else 1 if buffer.dtype == torch.bool else -1)
+
+    def reset(self) -> None:
+        """Put every state back to what it was when the spec was opened."""
+        with torch.no_grad():
+            for tensor, initial in self._initial:
+                tensor.copy_(initial)
+
+    def _remember(self, state: torch.Tensor) -> None:
+        self._initial.append((state, state.detach().clone()))
+
+
+def owned_tensors(model: Any, buffer: language.Buffer) -> dict[str, torch.Tensor]:
+    """The tensors an ``attr`` pattern names, by their full path. ``*`` stands for any one name or index.
+
+    Raises ModelError if the pattern matches no tensor.
+    """
+    assert buffer.attr is not None
+    _, *steps = buffer.attr.split(".")
+    found: dict[str, Any] = {"model": model}
+    for step in steps:
+        found = {f"{path}.{key}": item for path, owner in found.items() for key, item in _children(owner, step)}
+    tensors = {path: value for path, value in found.items() if isinstance(value, torch.Tensor)}
+    if not tensors:
+        message = f"buffer '{buffer.name}': no tensor of the model is at {buffer.attr}"
+        raise ModelError(message, hint="attr is a path from what the factory returned: model.layers.*.cache")
+    return tensors
+
+
+def _children(owner: Any, step: str) -> list[tuple[str, Any]]:
+    if step != "*":
+        if isinstance(owner, Mapping):
+            return [(step, owner[step])] if step in owner else []
+        if isinstance(owner, (list, tuple)):
+            return [(step, owner[int(step)])] if step.isdigit() and int(step) < len(owner) else []
+        return [(step, getattr(owner, step))] if hasattr(owner, step) else []  # ModuleList has "0" as an attribute
+    if isinstance(owner, Mapping):
+        return [(str(key), item) for key, item in owner.items()]
+    if isinstance(owner, (list, tuple)):
+        return [(str(index), item) for index, item in enumerate(owner)]
+    if isinstance(owner, torch.nn.Module):
+        named = {**owner._parameters, **owner._buffers, **owner._modules}
+        plain = {key: item for key, item in vars(owner).items() if not key.startswith("_") and key != "training"}
+        return [(key, item) for key, item in {**named, **plain}.items() if item is not None]
+    return list(vars(owner).items()) if hasattr(owner, "__dict__") else []

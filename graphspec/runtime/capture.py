@@ -1,0 +1,447 @@
+"""The capture of every graph of a spec, in the order of its plan, with no trace left on what the user can see.
+
+Four passes, each over all buckets from the largest to the smallest, each from the same starting state:
+
+1. warm-up: lazy initialisations happen here, and what they create stays at its creation value;
+2. a dry run under watch: hazards, and the operators and results of each region on one set of inputs and params;
+3. the capture, on another set of inputs and params, call by call the same as the dry run or refused;
+4. the proof: each graph is replayed on the inputs and params of the dry run and must give the results of the dry run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from graphspec import spec as language
+from graphspec.backends.base import CaptureRequest, Slot
+from graphspec.errors import CaptureError, Diagnostic, HazardError
+from graphspec.plan import Bucket, Graph
+from graphspec.runtime import effects
+from graphspec.runtime.context import CapturedRegion, Context, GraphSet, StaticCopy, Variant
+from graphspec.runtime.contents import quiet
+from graphspec.runtime.hazards import hook_findings, inside_capture, watch
+from graphspec.runtime.preserve import Session, preserve
+from graphspec.runtime.proof import differences, fresh_memory
+from graphspec.runtime.recording import Recorder, Recording
+from graphspec.runtime.regions import attribute
+from graphspec.runtime.samples import alternative_param
+from graphspec.runtime.source import ModuleNames
+from graphspec.runtime.trees import Tree, UnknownTypeError, flatten
+from graphspec.runtime.updates import Binding, bind_updates
+
+
+@dataclass(frozen=True)
+class Event:
+    """A region at a bucket of its own dims; ``graph`` None: an eager one."""
+
+    region: str
+    bucket: Bucket
+    graph: Graph | None
+
+
+#: Called with each region and bucket as its capture begins.
+Progress = Callable[[Event], None]
+
+
+@dataclass
+class DryRun:
+    """What one region did on the first set of inputs: its calls, and copies of its results by output name."""
+
+    recording: Recording
+    results: dict[str, list[torch.Tensor]]
+    constants: dict[str, tuple[Any, ...]]
+    origins: dict[int, str]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of a pass over one bucket. ``fresh``: its graph is captured in this pass, not in one before."""
+
+    event: Event
+    place: tuple[str, int]
+    fresh: bool
+
+
+@dataclass
+class _Values:
+    """The named values of one bucket in one pass. ``origins`` says which region made a storage."""
+
+    env: dict[str, Any]
+    params: dict[str, Any]
+    origins: dict[int, str] = field(default_factory=dict)
+
+
+class Capturer:
+    """Captures every graph of one variant."""
+
+    def __init__(self, context: Context, variant: Variant, progress: Progress | None = None) -> None:
+        self._context = context
+        self._variant = variant
+        self._progress = progress or (lambda _: None)
+        self._special = dict(variant.special)
+        self._dry: dict[tuple[str, Bucket], DryRun] = {}
+        self._set = GraphSet(variant, {}, {})
+        self._names = ModuleNames(context.model)
+        self._stages = self._plan_stages()
+
+    def capture(self) -> GraphSet:
+        """Run the four passes. Raises HazardError with every finding, or CaptureError; nothing is left behind."""
+        self._refuse_hooks()
+        try:
+            with preserve({"model": self._context.model}) as session:
+                self._passes(session)
+        except BaseException:
+            self._context.backend.abandon()
+            raise
+        return self._set
+
+    def _passes(self, session: Session) -> None:
+        context = self._context
+        self._warm_up()
+        session.rewind()
+        context.buffers.adopt(context.model)
+        self._dry_runs(session)
+        session.rewind()
+        if changed := effects.unexplained(session.verify()):
+            raise HazardError(changed)
+        self._captures(session)
+        with quiet():
+            context.backend.seal()
+        self._prove(session)
+        session.keep([copy.tensors for copy in self._set.copies.values()])
+
+    # -- the passes
+
+    def _warm_up(self) -> None:
+        for bucket, stages in self._stages:
+            for number in range(max(self._region(stage.event).warmup for stage in stages)):
+                values = self._start(bucket, run=1)
+                for stage in stages:
+                    if number < self._region(stage.event).warmup or stage.event.graph is None:
+                        self._call(stage.event, values)
+
+    def _dry_runs(self, session: Session) -> None:
+        for bucket, stages in self._stages:
+            session.rewind()
+            values = self._start(bucket, run=1)
+            seen: set[str] = set()
+            findings: list[Diagnostic] = []
+            for stage in stages:
+                if stage.event.graph is None:
+                    self._call(stage.event, values)
+                    self._keep_copies(stage, values)
+                elif stage.fresh:
+                    findings += self._dry_run(stage.event, values, session, seen)
+                else:
+                    self._call(stage.event, values)
+            if findings:  # the largest bucket shows what the others would repeat
+                raise HazardError(findings)
+
+    def _dry_run(self, event: Event, values: _Values, session: Session, seen: set[str]) -> list[Diagnostic]:
+        context, region = self._context, self._region(event)
+        recorder = Recorder(region.name, self._names)
+        generators = [attribute(context.model, path, f"region '{region.name}'") for path in region.generators]
+        with inside_capture(region.name), self._watch(region, generators) as watched, recorder:
+            outputs = self._call(event, values)
+        recording = recorder.recording
+        trees = self._trees(region, outputs)
+        self._dry[event.region, event.bucket] = DryRun(
+            recording,
+            {name: [leaf.detach().clone() for leaf in tree.leaves] for name, tree in trees.items()},
+            {name: tree.constants for name, tree in trees.items()},
+            dict(values.origins),
+        )
+        results = {name for sequence in context.plan.sequences.values() for name in sequence.results}
+        refused = [finding for finding in watched.findings if finding.severity == "error"]
+        refused += effects.input_writes(context, region, recording)
+        refused += effects.result_writes(context, region, recording, values.origins, results)
+        errors, warnings = effects.host_changes(region.name, session, recording, seen)
+        context.warn(*(str(finding) for finding in watched.findings if finding.severity == "warning"), *warnings)
+        self._note_origins(event, trees, values)
+        return refused + errors
+
+    def _captures(self, session: Session) -> None:
+        findings: list[Diagnostic] = []
+        for bucket, stages in self._stages:
+            session.rewind()
+            values = self._start(bucket, run=2)
+            for stage in stages:
+                event = stage.event
+                if event.graph is None:
+                    self._use_copies(event, values)
+                elif stage.fresh:
+                    findings += self._capture(event, event.graph, values)
+                else:
+                    self._use_captured(event, values)
+        if findings:
+            raise HazardError(findings)
+
+    def _capture(self, event: Event, graph: Graph, values: _Values) -> list[Diagnostic]:
+        context, region = self._context, self._region(event)
+        self._progress(event)
+        started = time.perf_counter()
+        trees: dict[str, Tree] = {}
+        bindings: list[Binding] = []
+
+        def call() -> Sequence[torch.Tensor]:
+            trees.update(self._trees(region, self._call(event, values)))
+            return [leaf for tree in trees.values() for leaf in tree.leaves]
+
+        def slots(recording: Recording) -> Sequence[Slot]:
+            bindings.extend(bind_updates(region, recording, values.params, self._params(event.bucket, run=1)))
+            return [binding.slot for binding in bindings]
+
+        last = {span.value: span.last for span in context.plan.spans if span.bucket == event.bucket}
+        held = self._held(trees, last, graph)
+        with inside_capture(region.name):
+            captured = context.backend.capture(CaptureRequest(graph, call, held, slots, self._names))
+        outputs: dict[str, tuple[Tree, tuple[int, ...]]] = {}
+        for name, tree in trees.items():
+            start = sum(len(positions) for _, positions in outputs.values())
+            outputs[name] = (tree, tuple(range(start, start + len(tree.leaves))))
+        taken = time.perf_counter() - started
+        self._set.regions[event.region, event.bucket] = CapturedRegion(graph, captured, outputs, bindings, taken)
+        found = self._compare(event, captured.recording, trees, bindings, values)
+        self._note_origins(event, trees, values)
+        return found
+
+    def _compare(
+        self, event: Event, recording: Recording, trees: Mapping[str, Tree], bindings: list[Binding], values: _Values
+    ) -> list[Diagnostic]:
+        """What the capture did otherwise than the dry run."""
+        dry = self._dry[event.region, event.bucket]
+        constants = {name: tree.constants for name, tree in trees.items()}
+        refreshed = {(binding.slot.call, binding.slot.position) for binding in bindings}
+        params = (self._params(event.bucket, run=1), values.params)
+        found = differences(event.region, dry.recording, recording, refreshed, params)
+        found += _other_constants(event.region, dry.constants, constants)
+        if not found:
+            found += fresh_memory(event.region, dry.recording, recording, (dry.origins, dict(values.origins)))
+        return found
+
+    def _prove(self, session: Session) -> None:
+        """Replay each graph on the inputs of the dry run; other results mean that something was frozen."""
+        for bucket, stages in self._stages:
+            session.rewind()
+            values = self._start(bucket, run=1)
+            for stage in stages:
+                event = stage.event
+                if event.graph is None:
+                    self._call(event, values)
+                    self._refresh_copies(event, values)
+                    continue
+                captured = self._set.regions[event.region, event.bucket]
+                captured.refresh(values.params)
+                captured.graph.replay()
+                self._use_captured(event, values)
+                if stage.fresh:
+                    self._context.backend.synchronize()
+                    self._refuse_other_results(captured, self._dry[event.region, event.bucket])
+
+    def _use_captured(self, event: Event, values: _Values) -> None:
+        captured = self._set.regions[event.region, event.bucket]
+        for name in captured.outputs:
+            if name not in self._context.buffers.static:
+                values.env[name] = captured.value(name)
+
+    def _refuse_other_results(self, captured: CapturedRegion, dry: DryRun) -> None:
+        check = self._context.spec.check
+        for name, wanted in dry.results.items():
+            for have, want in zip(captured.tensors(name), wanted, strict=True):
+                if torch.allclose(have, want, rtol=check.rtol, atol=check.atol, equal_nan=True):
+                    continue
+                message = (
+                    f"region '{captured.plan.region}': on other inputs than it was captured with, the graph gives "
+                    f"other values for '{name}' than eager"
+                )
+                hint = "something it uses is not an operator on tensors: host state, another library, another thread"
+                raise HazardError([Diagnostic("GS723", message, hint=hint)])
+
+    # -- one region
+
+    def _call(self, event: Event, values: _Values) -> dict[str, Any]:
+        """Call a region on named values, write back its states, and make its outputs known."""
+        context = self._context
+        outputs = context.regions[event.region](values.env)
+        for name, value in outputs.items():
+            buffer = context.spec.buffers.get(name)
+            if buffer is None:
+                values.env[name] = value
+                continue
+            check_output(event.region, buffer, value, context.shape(buffer.shape or (), event.bucket))
+            if name in context.buffers.static:
+                view = context.buffers.view(name, event.bucket)
+                view.copy_(value)
+                outputs[name] = view
+            values.env[name] = outputs[name]
+        return outputs
+
+    def _trees(self, region: language.Region, outputs: Mapping[str, Any]) -> dict[str, Tree]:
+        try:
+            return {name: flatten(value, place=f"output '{name}'") for name, value in outputs.items()}
+        except UnknownTypeError as error:
+            message = f"region '{region.name}': {error}"
+            raise CaptureError(message) from None
+
+    def _watch(self, region: language.Region, generators: Sequence[torch.Generator]) -> Any:
+        return watch(
+            region=region.name,
+            device_label=self._context.backend.name,
+            allowed_generators=generators,
+            root=self._context.model,
+        )
+
+    # -- named values
+
+    def _start(self, bucket: Bucket, *, run: int) -> _Values:
+        """Fresh inputs in the static buffers, and every name a region of this bucket can read before any has run."""
+        context = self._context
+        params = self._params(bucket, run=run)
+        env: dict[str, Any] = dict(params)
+        given = tuple(
+            name
+            for name, buffer in context.spec.buffers.items()
+            if buffer.role == "input" and buffer.source is None and name not in self._variant.absent
+        )
+        made = context.sample_inputs(given, dict(bucket.sizes), seed=context.spec.seed + run)
+        for name, buffer in context.spec.buffers.items():
+            if buffer.role == "output" or buffer.attr is not None:
+                continue
+            if name in self._variant.absent:
+                env[name] = None
+                continue
+            env[name] = context.buffers.view(name, bucket)
+            if name in made:
+                env[name].copy_(made[name])
+        context.buffers.refresh(bucket, bucket, params)
+        return _Values(env, params)
+
+    def _params(self, bucket: Bucket, *, run: int) -> dict[str, Any]:
+        """The params of a pass: their defaults in the first, others within their range in the second."""
+        context = self._context
+        full = context.full_bucket(bucket)
+        params = context.default_params(full, self._special)
+        if run == 1:
+            return params
+        largest = {name: size for name, size in full.sizes} | dict(context.plan.constants)
+        return {
+            name: value if name in self._special else alternative_param(context.spec.params[name], value, largest)
+            for name, value in params.items()
+        }
+
+    def _plan_stages(self) -> list[tuple[Bucket, list[Stage]]]:
+        """For every bucket that has graphs of its own, the steps that lead to them, in replay order."""
+        plan = self._context.plan
+        graphs = {(graph.region, graph.bucket): graph for graph in plan.graphs}
+        done: set[tuple[str, Bucket]] = set()
+        passes = []
+        for bucket in plan.buckets:
+            stages: dict[Any, Stage] = {}
+            for sequence in plan.sequences.values():
+                for index, name in enumerate(sequence.steps):
+                    own = bucket.project(plan.regions[name].dims)
+                    graph = graphs.get((name, own))
+                    place = (sequence.name, index)
+                    key = place if graph is None else (name, own)
+                    stages.setdefault(key, Stage(Event(name, own, graph), place, (name, own) not in done))
+            if any(stage.fresh and stage.event.graph is not None for stage in stages.values()):
+                passes.append((bucket, list(stages.values())))
+                done.update((stage.event.region, stage.event.bucket) for stage in stages.values())
+        return passes
+
+    def _held(
+        self, trees: Mapping[str, Tree], last: Mapping[str, int | None], graph: Graph
+    ) -> Callable[[int], float]:
+        def until(position: int) -> float:
+            for name, tree in trees.items():
+                if position < len(tree.leaves):
+                    end = last.get(name, graph.index)
+                    return float("inf") if end is None else end
+                position -= len(tree.leaves)
+            message = f"no output {position}"
+            raise IndexError(message)
+
+        return until
+
+    def _note_origins(self, event: Event, trees: Mapping[str, Tree], values: _Values) -> None:
+        """Remember which region made the memory of each output, to recognise it where another one reads it."""
+        for name, tree in trees.items():
+            for leaf in tree.leaves:
+                values.origins.setdefault(leaf.untyped_storage()._cdata, name)
+
+    # -- what captured regions read of eager ones
+
+    def _keep_copies(self, stage: Stage, values: _Values) -> None:
+        event = stage.event
+        for name in self._copied(event):
+            if (name, event.bucket) in self._set.copies:
+                continue
+            tree = flatten(values.env[name], place=f"output '{name}'")
+            tensors = tuple(_static_like(leaf) for leaf in tree.leaves)
+            self._set.copies[name, event.bucket] = StaticCopy(tree, tensors)
+        self._refresh_copies(event, values)
+
+    def _use_copies(self, event: Event, values: _Values) -> None:
+        for name in self._copied(event):
+            values.env[name] = self._set.copies[name, event.bucket].value
+
+    def _refresh_copies(self, event: Event, values: _Values) -> None:
+        for name in self._copied(event):
+            copy = self._set.copies[name, event.bucket]
+            for static, leaf in zip(copy.tensors, flatten(values.env[name]).leaves, strict=True):
+                static.copy_(leaf)
+            values.env[name] = copy.value
+
+    def _copied(self, event: Event) -> list[str]:
+        """The outputs of an eager region that some captured region reads."""
+        plan = self._context.plan
+        read = {
+            wire.value for region in plan.regions.values() if not region.eager for wire in region.reads
+            if wire.source == "eager"
+        }  # fmt: skip
+        return [name for name in plan.regions[event.region].outputs if name in read]
+
+    def _region(self, event: Event) -> language.Region:
+        return self._context.spec.regions[event.region]
+
+    def _refuse_hooks(self) -> None:
+        if all(region.hooks == "allow" for region in self._context.spec.regions.values() if not region.eager):
+            return
+        findings = hook_findings(self._context.model)
+        if findings:
+            raise HazardError(findings)
+
+
+def check_output(region: str, buffer: language.Buffer, value: Any, shape: tuple[int, ...]) -> None:
+    """A declared output or state must be a tensor of exactly the declared shape and dtype. Raises CaptureError."""
+    what = f"region '{region}': '{buffer.name}'"
+    if not isinstance(value, torch.Tensor):
+        message = f"{what} is declared as a tensor, and the call returned a {type(value).__name__}"
+        raise CaptureError(message, hint="give a path to the tensor: outputs: {NAME: logits}")
+    if buffer.shape is not None and tuple(value.shape) != shape:
+        declared = ", ".join(map(str, buffer.shape))
+        message = f"{what} is declared [{declared}], here {list(shape)}, and the call returned {list(value.shape)}"
+        raise CaptureError(message)
+    if buffer.dtype is not None and value.dtype != getattr(torch, buffer.dtype):
+        message = f"{what} is declared {buffer.dtype}, and the call returned {value.dtype}"
+        raise CaptureError(message)
+
+
+def _other_constants(
+    region: str, first: Mapping[str, tuple[Any, ...]], second: Mapping[str, tuple[Any, ...]]
+) -> Iterator[Diagnostic]:
+    """Numbers and strings inside an output are part of the graph: they must be the same on every run."""
+    for name, constants in second.items():
+        if constants != first[name]:
+            message = f"region '{region}': output '{name}' holds a host value that changes between runs"
+            yield Diagnostic("GS722", message, hint="return it as a tensor, or leave it to an eager region")
+
+
+def _static_like(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy at an address of its own, in the same layout."""
+    return tensor.detach().clone(memory_format=torch.preserve_format)

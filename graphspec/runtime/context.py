@@ -1,0 +1,142 @@
+"""What capture and replay of one opened spec share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from graphspec import plan as plans
+from graphspec import spec as language
+from graphspec.backends.base import Backend, CapturedGraph
+from graphspec.plan import Bucket, concrete
+from graphspec.runtime.axes import Axes
+from graphspec.runtime.buffers import Buffers
+from graphspec.runtime.regions import BoundRegion
+from graphspec.runtime.samples import default_param, sample
+from graphspec.runtime.trees import Tree
+from graphspec.runtime.updates import Binding
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What one set of graphs was captured for: optional inputs left out, values of specialized params."""
+
+    absent: frozenset[str] = frozenset()
+    special: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass
+class Context:
+    """One opened spec: the plan, the model, and everything that has an address."""
+
+    spec: language.Spec
+    plan: plans.Plan
+    model: Any
+    regions: Mapping[str, BoundRegion]
+    buffers: Buffers
+    backend: Backend
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model and every buffer live."""
+        return self.backend.device
+
+    def shape(self, shape: language.Shape, bucket: Bucket) -> tuple[int, ...]:
+        """A symbolic shape at a bucket."""
+        return concrete(shape, {**self.plan.constants, **dict(bucket.sizes)})
+
+    def sample_inputs(self, names: tuple[str, ...], sizes: Mapping[str, int], seed: int) -> dict[str, torch.Tensor]:
+        """An input for each buffer, as the spec's `sample` says; the same for the same seed."""
+        made = {}
+        for position, name in enumerate(names):
+            buffer = self.spec.buffers[name]
+            generator = torch.Generator().manual_seed(seed * 1009 + position)
+            shape = concrete(buffer.shape or (), {**self.plan.constants, **sizes})
+            made[name] = sample(buffer, shape, generator, self.spec.folder)
+        return made
+
+    def default_params(self, bucket: Bucket, special: Mapping[str, Any]) -> dict[str, Any]:
+        """Every param at its default, or at the value its graphs are specialized for."""
+        return {
+            name: special[name] if name in special else default_param(param, self.shape(param.shape, bucket))
+            for name, param in self.spec.params.items()
+        }
+
+    def warn(self, *messages: str) -> None:
+        """Keep warnings for `Runner.warnings`, each once."""
+        self.warnings.extend(message for message in dict.fromkeys(messages) if message not in self.warnings)
+
+    def full_bucket(self, bucket: Bucket) -> Bucket:
+        """The largest combination of buckets that looks like ``bucket`` to what depends only on its dims."""
+        dims = [dim for dim, _ in bucket.sizes]
+        return next((full for full in self.plan.buckets if full.project(dims) == bucket), bucket)
+
+
+@dataclass
+class CapturedRegion:
+    """A captured graph and where its named outputs are.
+
+    ``outputs`` has, for each output, its structure and the positions of its tensors among the graph's outputs.
+    """
+
+    plan: plans.Graph
+    graph: CapturedGraph
+    outputs: dict[str, tuple[Tree, tuple[int, ...]]]
+    bindings: list[Binding]
+    capture_s: float = 0.0
+
+    def replay(self) -> None:
+        """The bare replay of this graph, with nothing checked and nothing copied."""
+        self.graph.replay()
+
+    def refresh(self, params: Mapping[str, Any]) -> None:
+        """Write every update slot from the present params."""
+        for position, binding in enumerate(self.bindings):
+            self.graph.update(position, binding.convert(params[binding.param]))
+
+    def value(self, name: str) -> Any:
+        """One output, in its own structure, on the graph's memory."""
+        tree, positions = self.outputs[name]
+        return tree.rebuild([self.graph.outputs[position] for position in positions])
+
+    def tensors(self, name: str) -> list[torch.Tensor]:
+        """The tensors of one output, on the graph's memory."""
+        return [self.graph.outputs[position] for position in self.outputs[name][1]]
+
+
+@dataclass(frozen=True)
+class StaticCopy:
+    """What captured regions read of an eager region's output: a copy at an address of its own."""
+
+    tree: Tree
+    tensors: tuple[torch.Tensor, ...]
+
+    @property
+    def value(self) -> Any:
+        """The output in its own structure, on the static memory."""
+        return self.tree.rebuild(self.tensors)
+
+
+@dataclass
+class GraphSet:
+    """Every graph of one variant, by region and bucket."""
+
+    variant: Variant
+    regions: dict[tuple[str, Bucket], CapturedRegion]
+    copies: dict[tuple[str, Bucket], StaticCopy]
+
+    def axes(self, context: Context, region: str, name: str) -> list[Axes]:
+        """Which axes of each tensor of an output are bucketed: as declared, else as its captures show."""
+        buffer = context.spec.buffers.get(name)
+        if buffer is not None and buffer.shape is not None:
+            return [Axes.declared(buffer.shape)]
+        captures = [captured for (other, _), captured in self.regions.items() if other == region]
+        count = len(captures[0].outputs[name][1])
+        return [
+            Axes.seen([(captured.plan.bucket, captured.tensors(name)[leaf].shape) for captured in captures])
+            for leaf in range(count)
+        ]

@@ -1,0 +1,129 @@
+"""What a dry run changed besides its results, judged: what a graph repeats, what it would lose, what it would freeze."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import torch
+
+from graphspec import spec as language
+from graphspec.errors import Diagnostic
+from graphspec.runtime.context import Context
+from graphspec.runtime.recording import Recording, written_refs
+
+if TYPE_CHECKING:
+    from graphspec.runtime.preserve import Change, Session
+
+
+def input_writes(context: Context, region: language.Region, recording: Recording) -> list[Diagnostic]:
+    """A region that writes into an input buffer: eager would change the caller's tensor, a graph changes its own."""
+    inputs = {
+        buffer.whole.untyped_storage()._cdata: name
+        for name, buffer in context.buffers.static.items()
+        if buffer.spec.role == "input"
+    }
+    found = []
+    for index in sorted(recording.written & recording.outside.keys()):
+        name = inputs.get(recording.outside[index].storage._cdata)
+        if name is None:
+            continue
+        call = next(c for c in recording.calls if any(ref.storage == index for ref in written_refs(c)))
+        found.append(
+            Diagnostic(
+                "GS724",
+                f"region '{region.name}' writes into its input '{name}': {call.name} at {call.site}; eager would change "
+                "the caller's tensor, a graph only its own copy",
+                file=call.site.file,
+                line=call.site.line,
+                hint=f"work on {name}.clone(), or make '{name}' a state",
+            )
+        )
+    return found
+
+
+def host_changes(
+    region: str, session: Session, recording: Recording, seen: set[str]
+) -> tuple[list[Diagnostic], list[str]]:
+    """Errors and warnings for host state that changed since the session was last rewound, each name once."""
+    errors: list[Diagnostic] = []
+    warnings: list[str] = []
+    changes = session.changes()
+    for change in changes.rebound:
+        if change.name in seen:
+            continue
+        seen.add(change.name)
+        finding = _judged(region, change, recording)
+        if isinstance(finding, Diagnostic):
+            errors.append(finding)
+        elif finding is not None:
+            warnings.append(finding)
+    if changes.host_random and "host random" not in seen:
+        seen.add("host random")
+        errors.append(
+            Diagnostic(
+                "GS727",
+                f"region '{region}' draws random numbers from {' and '.join(changes.host_random)}: a graph freezes what "
+                "it drew",
+                hint="draw with torch, or pass the number in as a param",
+            )
+        )
+    return errors, warnings
+
+
+def _judged(region: str, change: Change, recording: Recording) -> Diagnostic | str | None:
+    if change.kind == "scalar":
+        return Diagnostic(
+            "GS725",
+            f"region '{region}' changes {change.name} on the host, from {change.before!r} to {change.after!r}: a graph "
+            "freezes the value it was captured with",
+            hint="keep it as a tensor buffer that the region updates in place, or compute it outside and pass a param",
+        )
+    before = change.before
+    if change.kind == "tensor" and isinstance(before, torch.Tensor) and recording.knows(before):
+        return Diagnostic(
+            "GS726",
+            f"region '{region}' reads {change.name} and then puts another tensor in its place: a graph goes on reading "
+            "the old one",
+            hint=f"write into it in place: {change.name.removeprefix('model.')}.copy_(...)",
+        )
+    return (
+        f"region '{region}' puts something new in {change.name} on every call; a replay does not: return it as an "
+        "output if it is needed"
+    )
+
+
+def unexplained(names: Collection[str]) -> list[Diagnostic]:
+    """Findings for tensors that changed although no operator that ran says it writes them."""
+    return [
+        Diagnostic(
+            "GS728",
+            f"{name} changed in a way no operator says: by a kernel with a wrong schema, numpy, or another thread",
+            hint="write through torch operators, or run it in an eager region",
+        )
+        for name in names
+    ]
+
+
+def result_writes(
+    context: Context, region: language.Region, recording: Recording, origins: dict[int, str], results: Collection[str]
+) -> list[Diagnostic]:
+    """A region that writes into another region's result: the result was already copied out, eager would show it."""
+    found = []
+    for index in sorted(recording.written & recording.outside.keys()):
+        name = origins.get(recording.outside[index].storage._cdata)
+        if name is None or name not in results:
+            continue
+        call = next(c for c in recording.calls if any(ref.storage == index for ref in written_refs(c)))
+        found.append(
+            Diagnostic(
+                "GS729",
+                f"region '{region.name}' writes into '{name}', which is a result of the run: {call.name} at {call.site}",
+                file=call.site.file,
+                line=call.site.line,
+                hint=f"work on {name}.clone(), or return the new value under another name",
+            )
+        )
+    return found
+
+

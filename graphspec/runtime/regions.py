@@ -1,0 +1,151 @@
+"""A region bound to the model: its arguments from named values, its call, and its named outputs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphspec import spec as language
+from graphspec.errors import CaptureError, ModelError
+from graphspec.runtime.model import call_user_code, import_object
+from graphspec.runtime.trees import follow
+
+Environment = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class BoundRegion:
+    """A region and the callable it names. ``makers`` are the factories of its structured arguments."""
+
+    spec: language.Region
+    model: Any
+    function: Callable[..., Any]
+    around: Callable[..., Any] | None
+    makers: Mapping[str, Callable[..., Any]]
+
+    def __call__(self, values: Environment) -> dict[str, Any]:
+        """Call the region on named values and return its outputs by name.
+
+        Raises ModelError with the user's exception as its cause; CaptureError for an output path that leads nowhere.
+        """
+        args = [self._argument(value, values) for value in self.spec.positional]
+        kwargs = {key: self._argument(value, values) for key, value in self.spec.keyword.items()}
+        with self._surroundings(args, kwargs):
+            returned = call_user_code(self.function, f"region '{self.spec.name}' ({self.spec.call})", *args, **kwargs)
+            return {name: self._output(returned, name, path) for name, path in self.spec.outputs.items()}
+
+    @contextlib.contextmanager
+    def _surroundings(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            if self.spec.mode is not None:
+                stack.enter_context(training_mode(self.model, training=self.spec.mode == "train"))
+            if self.spec.autocast is not None:
+                kind = torch.empty(0).device.type if not args else _device_type(args)
+                dtype = getattr(torch, self.spec.autocast)
+                stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
+            if self.around is not None:
+                what = f"region '{self.spec.name}' (around: {self.spec.around})"
+                stack.enter_context(call_user_code(self.around, what, *args, **kwargs))
+            yield
+
+    def _argument(self, value: language.Value, values: Environment) -> Any:
+        match value:
+            case language.Name(name):
+                return values[name]
+            case language.Const(constant):
+                return constant
+            case language.Attr(path):
+                return attribute(self.model, path, f"region '{self.spec.name}'")
+            case language.ListOf(items):
+                return [self._argument(item, values) for item in items]
+            case language.DictOf(entries):
+                return {key: self._argument(item, values) for key, item in entries.items()}
+            case language.Make(factory, arguments):
+                given = {key: self._argument(item, values) for key, item in arguments.items()}
+                return call_user_code(self.makers[factory], f"region '{self.spec.name}' (make: {factory})", **given)
+
+    def _output(self, returned: Any, name: str, path: str) -> Any:
+        try:
+            return follow(returned, path)
+        except KeyError as error:
+            head, _, rest = path.partition(".")
+            if head == "model":  # something the call left on the model
+                return attribute(self.model, path, f"region '{self.spec.name}'") if rest else self.model
+            message = f"region '{self.spec.name}': output '{name}' is not at '{path}': there is no {error.args[0]}"
+            raise CaptureError(message) from None
+
+
+def bind_regions(spec: language.Spec, model: Any) -> dict[str, BoundRegion]:
+    """Every region of the spec with its callable. Raises ModelError for a path the model does not have."""
+    return {name: _bind(region, model, spec.folder) for name, region in spec.regions.items()}
+
+
+def attribute(model: Any, path: str, what: str) -> Any:
+    """What an attribute path such as ``model.layers.0.attn`` leads to; its first step is the model."""
+    _, *steps = path.split(".")
+    value = model
+    walked = "model"
+    for step in steps:
+        try:
+            value = value[int(step)] if step.isdigit() and not hasattr(value, step) else getattr(value, step)
+        except (AttributeError, IndexError, TypeError, KeyError):
+            message = f"{what}: {path} does not exist: {walked} (a {type(value).__name__}) has no '{step}'"
+            raise ModelError(message, hint=_nearby(value, step)) from None
+        walked = f"{walked}.{step}"
+    return value
+
+
+@contextlib.contextmanager
+def training_mode(model: Any, *, training: bool) -> Any:
+    """Every module of the model in train or eval mode, and each back in its own mode afterwards."""
+    modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
+    before = [module.training for module in modules]
+    for module in modules:
+        module.training = training
+    try:
+        yield
+    finally:
+        for module, was in zip(modules, before, strict=True):
+            module.training = was
+
+
+def _bind(region: language.Region, model: Any, folder: Path) -> BoundRegion:
+    what = f"region '{region.name}'"
+    function = attribute(model, region.call, what)
+    if not callable(function):
+        message = f"{what}: {region.call} is a {type(function).__name__}, not a callable"
+        raise ModelError(message)
+    around = attribute(model, region.around, what) if region.around else None
+    values = (*region.positional, *region.keyword.values())
+    makers = {name: import_object(name, folder) for value in values for name in _factories(value)}
+    return BoundRegion(region, model, function, around, makers)
+
+
+def _factories(value: language.Value) -> list[str]:
+    match value:
+        case language.Make(factory, arguments):
+            return [factory, *(name for item in arguments.values() for name in _factories(item))]
+        case language.ListOf(items):
+            return [name for item in items for name in _factories(item)]
+        case language.DictOf(entries):
+            return [name for item in entries.values() for name in _factories(item)]
+        case _:
+            return []
+
+
+def _device_type(args: list[Any]) -> str:
+    return next((value.device.type for value in args if isinstance(value, torch.Tensor)), "cpu")
+
+
+def _nearby(value: Any, step: str) -> str | None:
+    import difflib
+
+    names = [name for name in dir(value) if not name.startswith("_")]
+    close = difflib.get_close_matches(step, names, 3)
+    return f"did you mean {' or '.join(close)}?" if close else None

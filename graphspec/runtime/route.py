@@ -1,0 +1,177 @@
+"""One sequence at one bucket, ready to run: every step bound to its graph, every result to how it is cut and copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from graphspec import spec as language
+from graphspec.errors import OrderError
+from graphspec.plan import Bucket, Sequence
+from graphspec.runtime.axes import Axes, cut, paste
+from graphspec.runtime.context import CapturedRegion, Context, GraphSet
+from graphspec.runtime.trees import Tree, flatten
+
+#: What a run is at: the real size of each bucketed dim, the params (padded), the results so far.
+Sizes = Mapping[str, int]
+
+
+class Run:
+    """The moving part of one run. ``padded``: some dim is smaller than its bucket."""
+
+    __slots__ = ("env", "padded", "params", "results", "sizes")
+
+    def __init__(self, sizes: Sizes, params: Mapping[str, Any], *, padded: bool) -> None:
+        self.sizes = sizes
+        self.params = params
+        self.padded = padded
+        self.env: dict[str, Any] = {}
+        self.results: dict[str, Any] = {}
+
+
+class GraphStep:
+    """Replays one graph, and copies its results out right after."""
+
+    __slots__ = ("_captured", "_replay", "_results", "region")
+
+    def __init__(self, captured: CapturedRegion, results: list[Result]) -> None:
+        self.region = captured.plan.region
+        self._captured = captured
+        self._replay = captured.graph.replay
+        self._results = results
+
+    def run(self, run: Run) -> None:
+        """Refresh the update slots, replay, and take the results."""
+        if self._captured.bindings:
+            self._captured.refresh(run.params)
+        self._replay()
+        for result in self._results:
+            run.results[result.name] = result.take(run)
+
+
+class Result:
+    """How one output of a graph becomes a result: cut to the real rows, and copied."""
+
+    __slots__ = ("_axes", "_copy", "_tensors", "_tree", "name")
+
+    def __init__(self, name: str, tree: Tree, tensors: list[torch.Tensor], axes: list[Axes], *, copy: bool) -> None:
+        self.name = name
+        self._tree = tree
+        self._tensors = tensors
+        self._axes = axes
+        self._copy = copy
+
+    def take(self, run: Run) -> Any:
+        """The value a caller gets."""
+        leaves = self._tensors
+        if run.padded:
+            leaves = [cut(tensor, axes, run.sizes, self.name) for tensor, axes in zip(leaves, self._axes, strict=True)]
+        if self._copy:
+            leaves = [tensor.clone() for tensor in leaves]
+        return self._tree.rebuild(leaves)
+
+
+class EagerStep:
+    """Runs a region as it is, on the real rows, at its place in the sequence."""
+
+    def __init__(self, context: Context, graphs: GraphSet, region: str, bucket: Bucket, results: frozenset[str]) -> None:
+        self.region = region
+        self._context = context
+        self._graphs = graphs
+        self._bucket = bucket
+        self._plan = context.plan.regions[region]
+        self._rows = context.spec.regions[region].rows
+        self._results = results
+
+    def run(self, run: Run) -> None:
+        """Gather what the region reads, call it, hand on what it returns."""
+        context = self._context
+        env = {wire.value: self._read(wire.value, run) for wire in self._plan.reads}
+        outputs = context.regions[self.region](env)
+        for name, value in outputs.items():
+            if name in context.buffers.static:
+                paste(context.buffers.view(name, self._bucket), value, name)
+            copied = self._graphs.copies.get((name, self._bucket))
+            if copied is not None:
+                self._refresh(name, copied.tree, copied.tensors, value)
+            run.env[name] = value
+            if name in self._results:
+                run.results[name] = self._own(value)
+
+    def _read(self, name: str, run: Run) -> Any:
+        context = self._context
+        if name in run.params:
+            return run.params[name]
+        if name in run.env:
+            return run.env[name]
+        if name in self._graphs.variant.absent:
+            return None
+        buffer = context.spec.buffers.get(name)
+        if name in context.buffers.static:
+            view = context.buffers.view(name, self._bucket)
+            axes = Axes.declared(buffer.shape or ()) if buffer is not None else Axes({})
+            return self._cut(view, axes, run, name)
+        producer = next((w.producer for w in self._plan.reads if w.value == name), None)
+        assert producer is not None
+        own = self._bucket.project(context.plan.regions[producer].dims)
+        captured = self._graphs.regions.get((producer, own))
+        if captured is None:
+            message = f"region '{self.region}' reads '{name}', which region '{producer}' has not made in this run"
+            raise OrderError(message)
+        tree, _ = captured.outputs[name]
+        axes_of = self._graphs.axes(context, producer, name)
+        leaves = [self._cut(t, a, run, name) for t, a in zip(captured.tensors(name), axes_of, strict=True)]
+        return tree.rebuild(leaves)
+
+    def _cut(self, tensor: torch.Tensor, axes: Axes, run: Run, name: str) -> torch.Tensor:
+        return cut(tensor, axes, run.sizes, name) if run.padded and self._rows == "real" else tensor
+
+    def _refresh(self, name: str, tree: Tree, statics: tuple[torch.Tensor, ...], value: Any) -> None:
+        given = flatten(value, place=f"output '{name}'")
+        if len(given.leaves) != len(statics) or given.constants != tree.constants:
+            message = (
+                f"region '{self.region}': '{name}' has another structure or other host values than when the graphs "
+                "that read it were captured"
+            )
+            raise OrderError(message, hint="return tensors of fixed structure, or hand host values on as params")
+        for static, leaf in zip(statics, given.leaves, strict=True):
+            paste(static, leaf, name)
+
+    def _own(self, value: Any) -> Any:
+        """A result of its own: an eager region may return a view of graph memory."""
+        tree = flatten(value)
+        return tree.rebuild([leaf.clone() for leaf in tree.leaves])
+
+
+class Route:
+    """The steps of one sequence at one bucket."""
+
+    def __init__(self, context: Context, graphs: GraphSet, sequence: Sequence, bucket: Bucket) -> None:
+        self.bucket = bucket
+        self.steps: list[GraphStep | EagerStep] = []
+        results = frozenset(sequence.results)
+        last_place = {name: position for position, name in enumerate(sequence.steps)}
+        for position, name in enumerate(sequence.steps):
+            plan = context.plan.regions[name]
+            own = bucket.project(plan.dims)
+            wanted = results if last_place[name] == position else frozenset[str]()
+            if plan.eager:
+                self.steps.append(EagerStep(context, graphs, name, own, wanted))
+                continue
+            captured = graphs.regions[name, own]
+            taken = [
+                _result(context, graphs, captured, value) for value in captured.outputs if value in wanted
+            ]
+            self.steps.append(GraphStep(captured, taken))
+
+
+def _result(context: Context, graphs: GraphSet, captured: CapturedRegion, name: str) -> Result:
+    tree, _ = captured.outputs[name]
+    buffer: language.Buffer | None = context.spec.buffers.get(name)
+    copy = buffer is None or buffer.copy or buffer.role == "state"
+    return Result(name, tree, captured.tensors(name), graphs.axes(context, captured.plan.region, name), copy=copy)
+
+
+Step = Callable[[Run], None]

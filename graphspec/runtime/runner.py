@@ -1,0 +1,315 @@
+"""An opened spec: captured graphs over one model, run sequence by sequence."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+import torch
+
+from graphspec import plan as plans
+from graphspec import spec as language
+from graphspec.compiler import compile_spec
+from graphspec.errors import InputError, ReplayError
+from graphspec.loading import load
+from graphspec.plan import Bucket
+from graphspec.runtime.buffers import Buffers
+from graphspec.runtime.capture import Capturer, Progress
+from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Variant
+from graphspec.runtime.devices import open_backend
+from graphspec.runtime.guards import Guard
+from graphspec.runtime.hazards import capturing
+from graphspec.runtime.model import build_model
+from graphspec.runtime.regions import bind_regions
+from graphspec.runtime.sequence import BoundSequence
+from graphspec.runtime.states import States
+from graphspec.runtime.stats import Stats
+from graphspec.runtime.watchers import guard_for
+from graphspec.runtime.weights import load_weights, read_weights
+
+#: How many sets of graphs are kept for values of specialized params and absent optional inputs.
+VARIANTS = 16
+
+
+@dataclass(frozen=True)
+class GraphInfo:
+    """One captured graph. ``bytes`` is what its values need in its pool, ``capture_s`` the seconds its capture took."""
+
+    region: str
+    bucket: Bucket
+    pool: str
+    operators: int
+    bytes: int
+    capture_s: float
+
+
+def open_spec(
+    path: str | Path | language.Spec,
+    *,
+    model: Any = None,
+    device: str | None = None,
+    capture: bool = True,
+    progress: Progress | None = None,
+) -> Runner:
+    """Open a spec: build (or take) the model, allocate every buffer, and capture every graph.
+
+    ``model`` replaces what the factory would return. ``device`` overrides the spec's. With ``capture=False`` nothing
+    is captured until `Runner.capture`.
+
+    Raises SpecError (the file), ModelError (the user's code), WeightsError, HazardError (what a graph cannot repeat),
+    CaptureError and DeviceError.
+    """
+    if (region := capturing()) is not None:
+        raise ReplayError(f"a spec cannot be opened while region '{region}' is being captured")
+    spec = path if isinstance(path, language.Spec) else load(Path(path))
+    plan = compile_spec(spec)
+    backend = open_backend(device or spec.device, spec)
+    try:
+        built = build_model(spec, backend.device) if model is None else model
+        buffers = Buffers(spec, plan, backend.device)
+        runner = Runner(Context(spec, plan, built, bind_regions(spec, built), buffers, backend), progress)
+        if capture:
+            runner.capture()
+    except BaseException:
+        backend.close()
+        raise
+    return runner
+
+
+class Runner:
+    """Runs the sequences of an opened spec by replaying captured graphs. A context manager.
+
+    Runs from several threads follow each other. A runner belongs to its process, and is neither copied nor pickled.
+    """
+
+    def __init__(self, context: Context, progress: Progress | None = None) -> None:
+        self._context = context
+        self._progress = progress
+        self._sets: dict[Variant, GraphSet] = {}
+        self._guards: dict[Variant, Guard] = {}
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._busy = False
+        self._captured = False
+        self._closed = False
+        self.stats = Stats()
+        self.state = States(context)
+        last_params: dict[str, Any] = {}
+        self.sequences: Mapping[str, BoundSequence] = {
+            name: BoundSequence(self, context, sequence, last_params)
+            for name, sequence in context.plan.sequences.items()
+        }
+
+    # -- running
+
+    def run(self, **inputs: Any) -> dict[str, Any]:
+        """Run the spec's one sequence.
+
+        Takes the input buffers as tensors and the params as Python values, by name; returns the results by name.
+        Raises InputError (nothing was run), GuardError (something was moved: see `recapture`), OrderError.
+        """
+        if len(self.sequences) != 1:
+            names = ", ".join(f'runner["{name}"](...)' for name in self.sequences)
+            raise InputError("this spec has several sequences", hint=f"call one of them: {names}")
+        (sequence,) = self.sequences.values()
+        return sequence.run(inputs)
+
+    def __getitem__(self, name: str) -> BoundSequence:
+        """A named sequence, to be called with its inputs. Raises ReplayError for another name."""
+        if name in self.sequences:
+            return self.sequences[name]
+        have = ", ".join(self.sequences)
+        close = difflib.get_close_matches(name, self.sequences, 1)
+        also = f"'{name}' is a region; " if name in self._context.spec.regions else ""
+        hint = f"{also}the sequences are {have}" + (f"; did you mean '{close[0]}'?" if close else "")
+        raise ReplayError(f"there is no sequence '{name}'", hint=hint)
+
+    def sample(self, sequence: str, sizes: Mapping[str, int] | None = None, seed: int = 0) -> dict[str, Any]:
+        """Inputs and params of a sequence as the spec's `sample` and `default` say, the same for the same seed.
+
+        ``sizes`` gives the bucketed dims; without it they are the largest.
+        """
+        context, plan = self._context, self[sequence].plan
+        full = {**dict(plan.buckets[-1].sizes), **(sizes or {})}
+        made: dict[str, Any] = dict(context.sample_inputs(plan.inputs, full, seed))
+        params = context.default_params(Bucket(tuple(full.items())), {})
+        return made | {name: params[name] for name in plan.params}
+
+    def reset(self) -> None:
+        """Put every state back to its initial content."""
+        with self.entered():
+            self._context.buffers.reset()
+
+    # -- capture
+
+    def capture(self) -> None:
+        """Capture every graph that has not been captured yet."""
+        with self.entered(captured=False):
+            if not self._captured:
+                self._captured = True
+                try:
+                    self.graphs_for(self._first_variant())
+                except BaseException:
+                    self._captured = False
+                    raise
+
+    def recapture(self) -> None:
+        """Capture everything anew, over the tensors the model has now. States keep their content."""
+        with self.entered():
+            variants = list(self._sets)
+            self._drop()
+            for variant in variants:
+                self.graphs_for(variant)
+
+    def load_weights(self, weights: str | Path | Mapping[str, torch.Tensor]) -> None:
+        """Copy new weights into the model, in place, all or nothing; the captured graphs use them.
+
+        Raises WeightsError naming every tensor that does not fit; then the old weights are untouched.
+        """
+        with self.entered():
+            given = weights if isinstance(weights, Mapping) else read_weights(Path(weights))
+            load_weights(self._context.model, given)
+
+    def graphs_for(self, variant: Variant) -> GraphSet:
+        """The graphs of a variant; captured now if they are not there. The oldest of many are dropped."""
+        graphs = self._sets.get(variant)
+        if graphs is None:
+            graphs = Capturer(self._context, variant, self._progress).capture()
+            if len(self._sets) >= VARIANTS:
+                oldest = next(iter(self._sets))
+                del self._sets[oldest], self._guards[oldest]
+                for sequence in self.sequences.values():
+                    sequence.forget()
+            self._sets[variant] = graphs
+            self._guards[variant] = guard_for(self._context, graphs)
+        return graphs
+
+    def check(self, variant: Variant) -> None:
+        """Raise GuardError if anything the graphs of a variant read by address was moved since their capture."""
+        self._guards[variant].check()
+
+    # -- what is there
+
+    @property
+    def spec(self) -> language.Spec:
+        """The spec this was opened from."""
+        return self._context.spec
+
+    @property
+    def plan(self) -> plans.Plan:
+        """The compiled spec."""
+        return self._context.plan
+
+    @property
+    def model(self) -> Any:
+        """What the factory returned."""
+        return self._context.model
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model, the buffers and the graphs are."""
+        return self._context.device
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was noticed at capture and is no error."""
+        return (*self._context.warnings, *self._context.backend.notes)
+
+    @property
+    def graphs(self) -> tuple[GraphInfo, ...]:
+        """Every captured graph, in capture order."""
+        return tuple(
+            GraphInfo(
+                captured.plan.region,
+                captured.plan.bucket,
+                captured.plan.pool,
+                captured.graph.operators,
+                captured.graph.bytes,
+                captured.capture_s,
+            )
+            for graphs in self._sets.values()
+            for captured in graphs.regions.values()
+        )
+
+    def graph(self, region: str, sizes: Mapping[str, int] | None = None) -> CapturedRegion:
+        """One captured graph, for measuring a bare replay: ``runner.graph("decode", {"batch": 1}).replay()``."""
+        graphs = next(iter(self._sets.values()))
+        for (name, bucket), captured in graphs.regions.items():
+            if name == region and dict(bucket.sizes) == dict(sizes or {}):
+                return captured
+        have = ", ".join(f"{name} ({bucket})" for name, bucket in graphs.regions)
+        raise ReplayError(f"there is no graph of region '{region}' at {dict(sizes or {})}", hint=f"there are {have}")
+
+    def poison(self) -> None:
+        """Overwrite static inputs and graph memory that no later run may read, to bring stale reads to light."""
+        with self.entered(), torch.no_grad():
+            self._context.buffers.poison()
+            if len(self.sequences) == 1:
+                self._context.backend.poison()
+
+    # -- life
+
+    def close(self) -> None:
+        """Free every graph, pool and buffer. Closing twice is fine; running afterwards is an error."""
+        self._drop()
+        self._context.backend.close()
+        self._closed = True
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __copy__(self) -> NoReturn:
+        raise ReplayError("a runner cannot be copied: its graphs hold addresses", hint="open the spec again")
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__copy__()
+
+    def __reduce__(self) -> NoReturn:
+        raise ReplayError("a runner cannot be pickled: its graphs hold addresses", hint="open the spec again there")
+
+    @contextmanager
+    def entered(self, *, captured: bool = True) -> Iterator[None]:
+        """One thread at a time, in the process that captured, outside of any capture, not after `close`."""
+        if os.getpid() != self._pid:
+            raise ReplayError("this runner belongs to the parent process", hint="open the spec again after the fork")
+        with self._lock:
+            if self._closed:
+                raise ReplayError("this runner is closed", hint="open the spec again")
+            if captured and not self._captured:
+                raise ReplayError("nothing is captured yet", hint="call runner.capture() first")
+            region = capturing()
+            if region is not None:
+                raise ReplayError(f"a runner cannot run while region '{region}' is being captured")
+            if self._busy:
+                raise ReplayError("this runner is already running", hint="a region must not run its own runner")
+            self._busy = True
+            try:
+                yield
+            finally:
+                self._busy = False
+
+    def _first_variant(self) -> Variant:
+        context = self._context
+        params = context.default_params(context.plan.buckets[0], {})
+        special = {name for sequence in context.plan.sequences.values() for name in sequence.params}
+        return Variant(
+            special=tuple((n, params[n]) for n, p in context.spec.params.items() if p.specialize and n in special)
+        )
+
+    def _drop(self) -> None:
+        self._sets.clear()
+        self._guards.clear()
+        for sequence in self.sequences.values():
+            sequence.forget()

@@ -1,0 +1,137 @@
+"""One named sequence, bound to its graphs: what `runner.run` and `runner["decode"]` call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphspec import plan as plans
+from graphspec.plan import Bucket
+from graphspec.runtime.axes import Axes
+from graphspec.runtime.context import Context, Variant
+from graphspec.runtime.eager import run_eagerly
+from graphspec.runtime.request import Reader, Request, padded_params
+from graphspec.runtime.route import Route, Run
+
+if TYPE_CHECKING:
+    from graphspec.runtime.runner import Runner
+
+#: For the padding proof: what the padded rows of an input hold, in place of its `pad`, at the shape of the bucket.
+Fills = Mapping[str, torch.Tensor]
+
+
+class BoundSequence:
+    """A named sequence of an opened spec. Called with inputs and params by name, it returns results by name."""
+
+    def __init__(self, runner: Runner, context: Context, plan: plans.Sequence, last_params: dict[str, Any]) -> None:
+        self.plan = plan
+        self.name = plan.name
+        self._runner = runner
+        self._context = context
+        self._reader = Reader(context, plan, last_params)
+        self._routes: dict[tuple[Variant, Bucket], Route] = {}
+        regions = [context.spec.regions[name] for name in plan.steps]
+        self._falls_back = all(region.on_miss == "eager" for region in regions if not region.eager)
+
+    def __call__(self, **inputs: Any) -> dict[str, Any]:
+        """Run once; see `Runner.run`."""
+        return self.run(inputs)
+
+    def run(self, inputs: Mapping[str, Any], fills: Fills | None = None) -> dict[str, Any]:
+        """Run once by replaying graphs; see `Runner.run`."""
+        with self._runner.entered(), torch.no_grad():
+            request = self._reader.read(inputs)
+            if request.bucket is None:
+                return self._miss(request)
+            return self._replay(request, request.bucket, fills)
+
+    def eager(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Run once by calling the model's own code at the real sizes, advancing the states as eager does."""
+        with self._runner.entered(), torch.no_grad():
+            return run_eagerly(self._context, self.plan, self._reader.read(inputs))
+
+    def forget(self) -> None:
+        """Drop what is bound to graphs that are gone."""
+        self._routes.clear()
+
+    def _miss(self, request: Request) -> dict[str, Any]:
+        if not self._falls_back:
+            raise self._reader.no_bucket(request.sizes)
+        self._runner.stats.fallbacks += 1
+        return run_eagerly(self._context, self.plan, request)
+
+    def _replay(self, request: Request, bucket: Bucket, fills: Fills | None) -> dict[str, Any]:
+        key = (request.variant, bucket)
+        route = self._routes.get(key)
+        if route is None:
+            graphs = self._runner.graphs_for(request.variant)
+            route = self._routes[key] = Route(self._context, graphs, self.plan, bucket)
+        self._runner.check(request.variant)
+        padded = any(size != bucket[dim] for dim, size in request.sizes.items() if dim in self.plan.dims)
+        params = padded_params(self._context, request.params, bucket) if padded else request.params
+        run = Run(request.sizes, params, padded=padded)
+        self._fill(request, bucket, fills)
+        kept = self._padded_states(request, bucket) if padded else ()
+        for step in route.steps:
+            step.run(run)
+        for rows, content in kept:
+            rows.copy_(content)
+        self._count(request, bucket)
+        return {name: run.results[name] for name in self.plan.results}
+
+    def _fill(self, request: Request, bucket: Bucket, fills: Fills | None) -> None:
+        """Copy the inputs into their static buffers; the rows a bucket adds are filled on every run."""
+        buffers = self._context.buffers
+        tensors = self._apart(request.tensors)
+        for name, tensor in tensors.items():
+            view = buffers.view(name, bucket)
+            if view.shape == tensor.shape:
+                view.copy_(tensor)
+                continue
+            if fills is not None and name in fills:
+                view.copy_(fills[name])
+            else:
+                view.fill_(self._context.spec.buffers[name].pad or 0)
+            view[tuple(slice(0, size) for size in tensor.shape)].copy_(tensor)
+        if buffers.has_derived:
+            params = padded_params(self._context, request.params, bucket)
+            buffers.refresh({**dict(bucket.sizes), **request.sizes}, bucket, params)
+
+    def _apart(self, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """Inputs that lie in static memory (results handed out without a copy, views) are copied out first.
+
+        Otherwise filling one buffer could change what another is about to be filled with.
+        """
+        if len(tensors) == 1:
+            return tensors
+        static = self._context.buffers.addresses
+        if not any(t.untyped_storage().data_ptr() in static for t in tensors.values()):
+            return tensors
+        return {name: tensor.clone() for name, tensor in tensors.items()}
+
+    def _padded_states(self, request: Request, bucket: Bucket) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The rows of states that the run has no real rows for, with their content: they stay as they were."""
+        kept = []
+        for name, view in self._context.buffers.state_views(bucket):
+            axes = Axes.declared(self._context.spec.buffers[name].shape or ())
+            for axis, (dim, factor) in axes.scaled.items():
+                if dim in request.sizes and dim in self.plan.dims:
+                    real = factor * request.sizes[dim]
+                    rows = view.narrow(axis, real, view.shape[axis] - real)
+                    kept.append((rows, rows.clone()))
+        return kept
+
+    def _count(self, request: Request, bucket: Bucket) -> None:
+        stats = self._runner.stats
+        stats.replays += 1
+        label = str(bucket)
+        stats.bucket_hits[label] = stats.bucket_hits.get(label, 0) + 1
+        real = 1
+        for dim, size in bucket.sizes:
+            real *= request.sizes.get(dim, size)
+        stats.real += real
+        stats.padded += bucket.elements
+
+

@@ -1,0 +1,139 @@
+"""Structured values: taking the tensors out of what a callable returns, and putting others back in their places.
+
+Dicts, lists, tuples, named tuples, dataclasses, transformers' ``ModelOutput`` and everything registered with
+``torch.utils._pytree`` keep their types. A tensor that appears twice is one leaf and appears twice again.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+#: Values that are part of the structure: they are the same at every replay.
+PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+
+Rebuild = Callable[[Sequence[Any]], Any]
+
+
+class UnknownTypeError(TypeError):
+    """A value that is neither a tensor nor a known structure; the message names the type and the place."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tree:
+    """``leaves`` are the distinct tensors; ``rebuild`` puts as many others in their places."""
+
+    leaves: tuple[torch.Tensor, ...]
+    rebuild: Rebuild
+    constants: tuple[Any, ...]
+
+
+def flatten(value: Any, *, place: str = "the value") -> Tree:
+    """Take the tensors out of ``value``.
+
+    Raises UnknownTypeError for an object that cannot be taken apart and put together again.
+    """
+    flattener = _Flattener()
+    rebuild = flattener.visit(value, place)
+    return Tree(tuple(flattener.leaves), rebuild, tuple(flattener.constants))
+
+
+def follow(value: Any, path: str) -> Any:
+    """The part of ``value`` at a dotted path of dict keys, attributes and indices; the empty path is all of it.
+
+    Raises KeyError with the step that leads nowhere and what is there instead.
+    """
+    for step in path.split(".") if path else ():
+        value = _step(value, step)
+    return value
+
+
+def _step(value: Any, step: str) -> Any:
+    if isinstance(value, Mapping) and step in value:
+        return value[step]
+    if isinstance(value, (list, tuple)) and step.lstrip("-").isdigit():
+        if -len(value) <= int(step) < len(value):
+            return value[int(step)]
+        message = f"'{step}': the {type(value).__name__} has {len(value)} items"
+        raise KeyError(message)
+    if not isinstance(value, torch.Tensor) and hasattr(value, step):
+        return getattr(value, step)
+    if isinstance(value, Mapping):
+        have = f"a {type(value).__name__} with the keys {', '.join(map(repr, value)) or 'none'}"
+    else:
+        have = f"a {type(value).__name__}"
+    message = f"'{step}': what is there is {have}"
+    raise KeyError(message)
+
+
+class _Flattener:
+    def __init__(self) -> None:
+        self.leaves: list[torch.Tensor] = []
+        self.constants: list[Any] = []
+        self._index: dict[int, int] = {}
+
+    def visit(self, value: Any, place: str) -> Rebuild:
+        if isinstance(value, torch.Tensor):
+            index = self._index.setdefault(id(value), len(self.leaves))
+            if index == len(self.leaves):
+                self.leaves.append(value)
+            return lambda leaves: leaves[index]
+        if isinstance(value, PLAIN):
+            self.constants.append(value)
+            return lambda _: value
+        if isinstance(value, Mapping):
+            return self._mapping(value, place)
+        if isinstance(value, (list, tuple)):
+            return self._sequence(value, place)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return self._dataclass(value, place)
+        return self._registered(value, place)
+
+    def _mapping(self, value: Mapping[Any, Any], place: str) -> Rebuild:
+        parts = {key: self.visit(item, f"{place}[{key!r}]") for key, item in value.items()}
+
+        def rebuild(leaves: Sequence[Any]) -> Any:
+            items = {key: part(leaves) for key, part in parts.items()}
+            if type(value) is dict:
+                return items
+            if dataclasses.is_dataclass(value):  # ModelOutput: a dict whose keys are fields
+                return type(value)(**items)
+            again = copy.copy(value)
+            for key, item in items.items():
+                again[key] = item  # type: ignore[index]
+            return again
+
+        return rebuild
+
+    def _sequence(self, value: Sequence[Any], place: str) -> Rebuild:
+        parts = [self.visit(item, f"{place}[{number}]") for number, item in enumerate(value)]
+        kind: Any = type(value)
+        if hasattr(value, "_fields"):
+            return lambda leaves: kind(*(part(leaves) for part in parts))
+        return lambda leaves: kind(part(leaves) for part in parts)
+
+    def _dataclass(self, value: Any, place: str) -> Rebuild:
+        names = [entry.name for entry in dataclasses.fields(value)]
+        parts = {name: self.visit(getattr(value, name), f"{place}.{name}") for name in names}
+
+        def rebuild(leaves: Sequence[Any]) -> Any:
+            again = copy.copy(value)
+            for name, part in parts.items():
+                object.__setattr__(again, name, part(leaves))  # also for frozen ones
+            return again
+
+        return rebuild
+
+    def _registered(self, value: Any, place: str) -> Rebuild:
+        children, spec = _pytree.tree_flatten(value)
+        if len(children) == 1 and children[0] is value:
+            kind = f"{type(value).__module__}.{type(value).__qualname__}"
+            message = f"{place} is a {kind}: return tensors, or dicts, lists, tuples and dataclasses of them"
+            raise UnknownTypeError(message)
+        parts = [self.visit(child, f"{place}.{number}") for number, child in enumerate(children)]
+        return lambda leaves: _pytree.tree_unflatten([part(leaves) for part in parts], spec)
