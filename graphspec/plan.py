@@ -65,8 +65,8 @@ class RegionPlan:
     """One region, independent of the bucket.
 
     ``dims`` are the bucketed dims its graphs depend on, through what it reads, declares or receives.
-    ``results`` are its outputs a caller can see; ``write_back`` its outputs that are copied into state buffers.
-    ``pool`` is None for an eager region.
+    ``results`` are its outputs a caller can see, ``borrowed`` those of them handed out without a copy; ``write_back``
+    are its outputs that are copied into state buffers. ``pool`` is None for an eager region.
     """
 
     name: str
@@ -78,6 +78,7 @@ class RegionPlan:
     results: tuple[str, ...]
     write_back: tuple[str, ...]
     updates: tuple[Update, ...] = ()
+    borrowed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

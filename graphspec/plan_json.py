@@ -73,11 +73,11 @@ def from_json(data: Mapping[str, Any]) -> Plan:
 def digest(plan: Plan) -> str:
     """SHA-256, in hex, of what every rank must agree on.
 
-    Equal for specs that differ only in comments, paths, or the order of keys where that order has no meaning. The
-    device's index is not part of it, its kind is: ranks of one job use ``npu:0``, ``npu:1``, ...
+    Equal for specs that differ only in name, comments, paths, or the order of keys where that order has no meaning.
+    The device's index is not part of it, its kind is: ranks of one job use ``npu:0``, ``npu:1``, ...
     """
     data = to_json(plan)
-    del data["digest"]
+    del data["digest"], data["name"]
     data["device"] = plan.device.partition(":")[0]
     data["wires"].sort(key=lambda wire: (wire["region"], wire["value"]))
     data["spans"].sort(key=lambda span: (span["pool"], span["first"], span["value"]))
@@ -90,7 +90,7 @@ def digest(plan: Plan) -> str:
 #: The lists whose order says nothing: it is that of declarations.
 _UNORDERED: Mapping[str, tuple[str, ...]] = {
     "buffers": ("dims",),
-    "regions": ("dims", "outputs", "results", "write_back", "updates"),
+    "regions": ("dims", "outputs", "results", "write_back", "updates", "borrowed"),
     "sequences": ("dims", "inputs", "params", "results", "buckets"),
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from graphspec.compiler import compile_spec
-from graphspec.load import load
+from graphspec.loading import load
 from graphspec.plan import Plan
 from graphspec.plan_json import to_json
 from graphspec.report import plan_mermaid, plan_text

@@ -17,7 +17,7 @@ from dataclasses import replace
 from graphspec.compiler.buckets import bucket_list
 from graphspec.compiler.buffers import plan_buffers
 from graphspec.compiler.dims import region_dims
-from graphspec.compiler.schedule import capture_schedule, pool_orders
+from graphspec.compiler.schedule import capture_schedule, graphs_in, pool_orders
 from graphspec.compiler.sequences import plan_sequences
 from graphspec.compiler.spans import plan_spans
 from graphspec.compiler.wires import plan_regions
@@ -57,8 +57,8 @@ def _lower(spec: Spec) -> Plan:
         buckets=buckets,
         buffers=plan_buffers(spec, buckets),
         regions=regions,
-        pools=pool_orders(spec, regions, schedule),
-        graphs=tuple(event.graph for event in schedule if event.graph is not None),
+        pools=pool_orders(spec, regions),
+        graphs=graphs_in(schedule),
         spans=plan_spans(spec, regions, schedule),
         sequences=sequences,
     )

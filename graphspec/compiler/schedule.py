@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from graphspec.plan import Bucket, Graph, RegionPlan
@@ -12,52 +12,74 @@ from graphspec.spec import Spec
 
 @dataclass(frozen=True)
 class Event:
-    """One step of the capture phase: a graph is captured, or (``graph`` None) an eager region runs."""
+    """A region at its place in the order of capture, at one bucket.
+
+    ``graph`` is None for an eager region. ``new``: it is captured here, or an eager region runs here for the first
+    time with this bucket; otherwise a larger bucket looked the same to it.
+    """
 
     region: str
     bucket: Bucket
     graph: Graph | None
+    new: bool
 
 
-def capture_schedule(spec: Spec, regions: Mapping[str, RegionPlan], buckets: tuple[Bucket, ...]) -> tuple[Event, ...]:
-    """Every capture and every eager run between captures, in order.
+#: The events of each bucket, from the largest to the smallest.
+Schedule = tuple[tuple[Event, ...], ...]
 
-    A region is captured once for each combination of its own dims, at the first sequence and the largest bucket
-    that has it. An eager region runs at each of its places in the sequences.
+
+def capture_schedule(spec: Spec, regions: Mapping[str, RegionPlan], buckets: tuple[Bucket, ...]) -> Schedule:
+    """Every capture, and every read between captures, in order.
+
+    A region is captured once for each combination of its own dims, at the largest bucket that has it, and at its
+    first place over the sequences. An eager region runs at each of its places.
     """
+    places = _places(spec)
     captured: Counter[str] = Counter()
-    done: set[tuple[object, ...]] = set()
-    events: list[Event] = []
-    for place, region, bucket in _walk(spec, regions, buckets):
-        key = (*place, region.name, bucket) if region.pool is None else (region.name, bucket)
-        if key in done:
-            continue
-        done.add(key)
-        graph = None
-        if region.pool is not None:
-            graph = Graph(region.name, bucket, region.pool, captured[region.pool])
-            captured[region.pool] += 1
-        events.append(Event(region.name, bucket, graph))
-    return tuple(events)
-
-
-def _walk(
-    spec: Spec, regions: Mapping[str, RegionPlan], buckets: tuple[Bucket, ...]
-) -> Iterator[tuple[tuple[str, int], RegionPlan, Bucket]]:
-    """Every step of every sequence at every bucket, the bucket as the region sees it."""
+    done: dict[tuple[int, Bucket], Graph | None] = {}
+    schedule = []
     for bucket in buckets:
-        seen_by = {dims: bucket.project(dims) for dims in {region.dims for region in regions.values()}}
-        for sequence, steps in spec.sequences.items():
-            for index, step in enumerate(steps):
-                yield (sequence, index), regions[step], seen_by[regions[step].dims]
+        projected = {dims: bucket.project(dims) for dims in {regions[name].dims for name in places}}
+        events = []
+        for place, region in enumerate(regions[name] for name in places):
+            seen = projected[region.dims]
+            key = (place, seen)
+            new = key not in done
+            if new:
+                done[key] = _graph(region, seen, captured)
+            events.append(Event(region.name, seen, done[key], new))
+        schedule.append(tuple(events))
+    return tuple(schedule)
 
 
-def pool_orders(
-    spec: Spec, regions: Mapping[str, RegionPlan], schedule: tuple[Event, ...]
-) -> dict[str, tuple[str, ...]]:
+def graphs_in(schedule: Schedule) -> tuple[Graph, ...]:
+    """Every graph, in the order of capture."""
+    return tuple(event.graph for events in schedule for event in events if event.new and event.graph is not None)
+
+
+def _places(spec: Spec) -> list[str]:
+    """Over all sequences, captured regions at their first place and eager ones at each."""
+    places: list[str] = []
+    seen: set[str] = set()
+    for step in (step for steps in spec.sequences.values() for step in steps):
+        if spec.regions[step].eager or step not in seen:
+            places.append(step)
+            seen.add(step)
+    return places
+
+
+def _graph(region: RegionPlan, bucket: Bucket, captured: Counter[str]) -> Graph | None:
+    """The next graph of the region's pool; counts it in ``captured``."""
+    if region.pool is None:
+        return None
+    captured[region.pool] += 1
+    return Graph(region.name, bucket, region.pool, captured[region.pool] - 1)
+
+
+def pool_orders(spec: Spec, regions: Mapping[str, RegionPlan]) -> dict[str, tuple[str, ...]]:
     """The regions of every pool in capture order; those no sequence replays come last, in declared order."""
     orders: dict[str, dict[str, None]] = {pool: {} for pool in spec.pools}
-    for name in (*(event.region for event in schedule), *regions):
+    for name in (*_places(spec), *regions):
         pool = regions[name].pool
         if pool is not None:
             orders.setdefault(pool, {})[name] = None

@@ -5,38 +5,43 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from graphspec.compiler.schedule import Event
+from graphspec.compiler.schedule import Schedule
 from graphspec.compiler.values import is_held, is_static, is_written_back
 from graphspec.plan import Bucket, Graph, RegionPlan, Span, Wire
 from graphspec.spec import Spec
 
 
-def plan_spans(spec: Spec, regions: Mapping[str, RegionPlan], schedule: tuple[Event, ...]) -> tuple[Span, ...]:
+def plan_spans(spec: Spec, regions: Mapping[str, RegionPlan], schedule: Schedule) -> tuple[Span, ...]:
     """The span of every value that a graph makes, in capture order of its producer.
 
-    A value is released after the capture of its last consumer. A consumer outside the pool (of another pool, or
-    eager) keeps it until the last capture its own pool makes before that consumer. A held result is never released.
+    A value is released after its last consumer: after the consumer's capture or, where that is in another pool or the
+    consumer is eager, after what the value's own pool captured before. Where a consumer was captured at a larger
+    bucket already, the value outlives what a run replays before the consumer. A held result is never released.
     """
     captured: Counter[str] = Counter()
     graphs: dict[tuple[str, Bucket], Graph] = {}
     last: dict[tuple[str, Bucket], int] = {}
-    for event in schedule:
-        if event.graph is not None:
-            captured[event.graph.pool] += 1
-            graphs[event.region, event.bucket] = event.graph
-        for wire in regions[event.region].reads:
-            producer = _producing_graph(regions, graphs, wire, event.bucket)
-            if producer is not None:
-                last[wire.value, producer.bucket] = captured[producer.pool] - 1
-    return tuple(
-        Span(
-            value, graph.pool, graph.bucket, graph.index, None if held else last.get((value, graph.bucket), graph.index)
-        )
-        for graph in graphs.values()
-        for value in regions[graph.region].outputs
-        if not is_written_back(spec, value) and not is_static(spec, value)
-        for held in [is_held(spec, value)]
-    )
+    for events in schedule:
+        replayed: dict[str, int] = {}
+        for event in events:
+            if event.graph is not None:
+                pool, index = event.graph.pool, event.graph.index
+                replayed[pool] = max(index, replayed.get(pool, index))
+                captured[pool] += event.new
+                graphs[event.region, event.bucket] = event.graph
+            for wire in regions[event.region].reads:
+                producer = _producing_graph(regions, graphs, wire, event.bucket)
+                if producer is not None:
+                    key = (wire.value, producer.bucket)
+                    reached = captured[producer.pool] - 1 if event.new else replayed.get(producer.pool, producer.index)
+                    last[key] = max(reached, last.get(key, reached))
+    spans = []
+    for graph in graphs.values():
+        for value in regions[graph.region].outputs:
+            if not is_written_back(spec, value) and not is_static(spec, value):
+                release = None if is_held(spec, value) else last.get((value, graph.bucket), graph.index)
+                spans.append(Span(value, graph.pool, graph.bucket, graph.index, release))
+    return tuple(spans)
 
 
 def _producing_graph(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from graphspec.compiler.values import is_static, is_written_back, made_values
+from graphspec.compiler.values import is_held, is_static, is_written_back, made_values
 from graphspec.plan import RegionPlan, Sequence, Wire
 from graphspec.spec import Spec, reads
 
@@ -27,6 +27,7 @@ def plan_regions(
             results=tuple(name for name in region.outputs if name in returned),
             write_back=tuple(name for name in region.outputs if is_written_back(spec, name)),
             updates=region.updates,
+            borrowed=tuple(name for name in region.outputs if name in returned and is_held(spec, name)),
         )
         for region in spec.regions.values()
     }

@@ -18,17 +18,16 @@ def render(plan: Plan) -> str:
     nodes = _Nodes(plan)
     lines = ["flowchart LR", *_pools(plan, nodes), *_buffers(plan, nodes), *_params(nodes)]
     lines += _copies_of_params(plan, nodes)
-    lines += [edge for region in plan.regions.values() for edge in _edges(plan, nodes, region)]
+    lines += [edge for region in plan.regions.values() for edge in _edges(nodes, region)]
     return "\n".join(lines) + "\n"
 
 
 class _Nodes:
-    """The id of every node, numbered because names of a spec may hold any character; and which values are held."""
+    """The id of every node: numbered, because names of a spec may hold any character."""
 
     def __init__(self, plan: Plan) -> None:
         self.region = {name: f"r{index}" for index, name in enumerate(plan.regions)}
         self.buffer = {name: f"b{index}" for index, name in enumerate(plan.buffers)}
-        self.held = {span.value for span in plan.spans if span.last is None}
         params = dict.fromkeys(param for sequence in plan.sequences.values() for param in sequence.params)
         self.param = {name: f"p{index}" for index, name in enumerate(params)}
 
@@ -72,7 +71,7 @@ def _copies_of_params(plan: Plan, nodes: _Nodes) -> Iterator[str]:
             yield f"  {nodes.param[buffer.source.param]} -.-> {nodes.buffer[buffer.name]}"
 
 
-def _edges(plan: Plan, nodes: _Nodes, region: RegionPlan) -> Iterator[str]:
+def _edges(nodes: _Nodes, region: RegionPlan) -> Iterator[str]:
     node = nodes.region[region.name]
     for wire in region.reads:
         yield f"  {_read(nodes, wire, region)} {node}"
@@ -82,7 +81,7 @@ def _edges(plan: Plan, nodes: _Nodes, region: RegionPlan) -> Iterator[str]:
         yield f"  {node} -. {_label('written back')} .-> {nodes.buffer[name]}"
     for name in region.results:
         if name in nodes.buffer and name not in region.write_back:
-            arrow = f"-->|{_label('handed out')}|" if name in nodes.held else f"-. {_label('copied out')} .->"
+            arrow = f"-->|{_label('handed out')}|" if name in region.borrowed else f"-. {_label('copied out')} .->"
             yield f"  {node} {arrow} {nodes.buffer[name]}"
 
 

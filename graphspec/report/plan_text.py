@@ -88,7 +88,7 @@ def _buffers(plan: Plan) -> Iterator[tuple[str, ...]]:
         symbolic = buffer.shape is not None and any(not isinstance(axis, int) for axis in buffer.shape)
         largest = _axes(buffer.largest) if symbolic else ""
         yield buffer.name, buffer.role, buffer.dtype or "", _axes(buffer.shape), largest, _size(buffer)
-    if sum(buffer.static for buffer in plan.buffers.values()) > 1:
+    if sum(buffer.static and buffer.bytes is not None for buffer in plan.buffers.values()) > 1:
         yield "all static", "", "", "", "", human_bytes(_static_bytes(plan))
 
 

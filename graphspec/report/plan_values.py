@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from graphspec.plan import BufferPlan, Plan, RegionPlan, Span
+from graphspec.plan import BufferPlan, Plan, RegionPlan
 from graphspec.report.tables import shortened
 from graphspec.spec import FromParam, FromSize
 
@@ -55,17 +55,13 @@ def _writers(plan: Plan) -> dict[str, list[str]]:
 
 
 def _made(plan: Plan, readers: dict[str, list[str]]) -> Iterator[tuple[str, str, str, str]]:
-    spans: dict[str, Span] = {}
-    for span in plan.spans:
-        spans.setdefault(span.value, span)
+    spans = {span.value: span for span in reversed(plan.spans)}
     captured = {(graph.pool, graph.index): graph.region for graph in plan.graphs}
     for region in plan.regions.values():
         for value in (name for name in region.outputs if name not in region.write_back):
             read_by = [*readers[value], *(["caller"] if value in region.results else [])]
-            held_for = spans.get(value)
-            until = None
-            if held_for is not None and held_for.last is not None:
-                until = captured[held_for.pool, held_for.last]
+            span = spans.get(value)
+            until = None if span is None or span.last is None else captured[span.pool, span.last]
             yield value, region.name, _names(read_by), "; ".join(_ways(plan, region, value, readers[value], until))
 
 
@@ -73,15 +69,14 @@ def _ways(plan: Plan, region: RegionPlan, value: str, readers: list[str], until:
     """How the value reaches captured readers, eager ones, and the caller."""
     buffer = plan.buffers.get(value)
     captured = [name for name in readers if not plan.regions[name].eager]
-    held = not region.eager and until is None
     if buffer is not None and buffer.static:
         yield "copied into one allocation for all buckets"
     elif region.eager and captured:
         yield "copied into a static buffer"
     elif readers and not region.eager:
-        yield "read in place" + ("" if held or until in (*readers, region.name) else f", alive until {until}")
+        yield "read in place" + ("" if until in (None, region.name, *readers) else f", alive until {until}")
     if value in region.results:
-        yield "handed out without a copy" if held else "copied out"
+        yield "handed out without a copy" if value in region.borrowed else "copied out"
 
 
 def _names(names: list[str]) -> str:
