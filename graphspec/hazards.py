@@ -297,8 +297,8 @@ CALLS: Mapping[str, Hazard] = {
 
 GENERATOR = Hazard(
     "GS704",
-    "draws from a random generator that is not declared",
-    "declare it: `generators: [model.NAME]`, with the attribute that holds it",
+    "draws from an undeclared random generator",
+    "declare it on the region, by the attribute that holds it: `generators: [model.NAME]`",
 )
 SEEDED = _RNG
 UNFORKED = Hazard(

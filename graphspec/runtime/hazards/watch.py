@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,7 @@ from graphspec.hazards import CODES, FUNCTIONS, GENERATOR, ON_HOST_NUMBERS, OPER
 from graphspec.runtime.hazards.capturing import inside_capture
 from graphspec.runtime.hazards.conditions import CONDITIONS, Call, function_name, makes_number, tensors
 from graphspec.runtime.hazards.fake import TraceEnded, is_fake, lacks_value
+from graphspec.runtime.hazards.generators import attribute_of, default_generators, drawn_from, same
 from graphspec.runtime.hazards.modes import DispatchWatch, FunctionWatch
 from graphspec.runtime.hazards.patches import default_seeds, patched
 from graphspec.runtime.hazards.streams import Streams
@@ -48,10 +50,10 @@ class Watch:
         root: object,
     ) -> None:
         self.region = region
-        self.device_label = device_label
+        self.device_label = device_label.partition(":")[0]
         self.streams = Streams()
-        self._allowed = (*_default_generators(), *allowed_generators)
-        self._name_of = name_of or (lambda _generator: None)
+        self._allowed = (*default_generators(), *allowed_generators)
+        self._name_of = name_of or partial(attribute_of, root)
         self._root = root
         self._names: ModuleNames | None = None
         self._found: dict[tuple[str, Site, str], Diagnostic] = {}
@@ -78,11 +80,11 @@ class Watch:
         if hazard.code in self._muted or (device != "cpu" and device not in hazard.refused_by):
             return
         place = at or site()
-        partial = device == "cpu" and len(hazard.refused_by) == 1
+        only_one = device == "cpu" and len(hazard.refused_by) == 1
         where = f" at {place}" if place.line else ""
-        who = f"; a capture on {hazard.refused_by[0]} refuses it" if partial else ""
+        who = f"; a capture on {hazard.refused_by[0]} refuses it" if only_one else ""
         message = f"region {self.region!r} {hazard.does}: {operator}{where}{self._train_mode()}{who}"
-        severity: Severity = "warning" if partial or hazard.warns else "error"
+        severity: Severity = "warning" if only_one or hazard.warns else "error"
         file, line = (place.file, place.line) if place.line else (None, None)
         found = Diagnostic(hazard.code, message, severity, file, line, hint=hazard.hint)
         self._found.setdefault((hazard.code, place, operator), found)
@@ -121,11 +123,7 @@ class Watch:
         except Exception as error:
             if not lacks_value(error):
                 raise
-            if (
-                call.within
-                and call.function in _CHECKS_ON_CPU
-                and not self._applies(FUNCTIONS[call.function], call.within)
-            ):
+            if self._is_cpu_check(call):
                 return 0  # passes both of its checks: 0 <= smallest, largest < num_classes
             if not any(self._applies(row, call) for row in rows):
                 self.report(TAGGED["dynamic_output_shape"], label(name, call))
@@ -159,6 +157,12 @@ class Watch:
             return False
         return row.when is None or CONDITIONS[row.when](call)
 
+    def _is_cpu_check(self, call: Call) -> bool:
+        """Whether a function reads a value here to check it, and reads nothing on a device."""
+        if call.within is None or call.function not in _CHECKS_ON_CPU:
+            return False
+        return not self._applies(FUNCTIONS[call.function], call.within)
+
     def _row(self, op: OpOverload) -> tuple[str, tuple[Hazard, ...], bool]:
         known = self._rows.get(op)
         if known is None:
@@ -170,12 +174,14 @@ class Watch:
         return known
 
     def _judge_generator(self, operator: str, call: Call) -> None:
-        for generator in (*call.args, *call.kwargs.values()):
-            if isinstance(generator, torch.Generator) and not any(generator is known for known in self._allowed):
-                name = self._name_of(generator) or "a torch.Generator that no attribute of the model holds"
-                hint = GENERATOR.hint.replace("model.NAME", name) if "." in name.split(" ")[0] else GENERATOR.hint
-                does = f"draws from {name}, a random generator that is not declared"
-                self.report(replace(GENERATOR, does=does, hint=hint), label(operator, call))
+        for generator in drawn_from(call):
+            if any(same(generator, known) for known in self._allowed):
+                continue
+            name = self._name_of(generator)
+            row = GENERATOR
+            if name is not None:
+                row = replace(row, does=f"{row.does}, {name}", hint=row.hint.replace("model.NAME", name))
+            self.report(row, label(operator, call))
 
     def _follow_numbers(self, args: tuple[Any, ...], result: Any) -> None:
         if self._numbers and isinstance(result, Tensor):
@@ -205,9 +211,9 @@ def watch(
     """Watches one dry run of ``region`` in this thread; its findings are those of the `Watch` it gives.
 
     ``device_label`` is the device that the region is meant for: "cpu" (judged for every device), "cuda" or "npu".
-    ``allowed_generators`` are the declared ones, ``name_of`` names the attribute that holds a generator, and ``root``
-    is what the factory returned, for the names of modules. Execution goes on after a finding, so that all come at
-    once; on fake tensors, which have no values, it may end with `TraceEnded`.
+    ``allowed_generators`` are the declared ones. ``root`` is what the factory returned, for the names of modules;
+    ``name_of`` names the attribute that holds a generator, by default one of ``root``. Execution goes on after a
+    finding, so that all come at once; on fake tensors, which have no values, it may end with `TraceEnded`.
 
     Open it inside of a FakeTensorMode, never around one. Other dispatch modes may be inside or outside of it.
     """
@@ -224,8 +230,3 @@ def watch(
             session.streams.report_unjoined(session)
             if default_seeds() != seeds and not any(found.code == SEEDED.code for found in session.findings):
                 session.report(SEEDED, "torch.manual_seed", NOWHERE)
-
-
-def _default_generators() -> tuple[torch.Generator, ...]:
-    devices = (getattr(torch, name, None) for name in ("cuda", "npu"))
-    return (torch.default_generator, *(g for device in devices for g in getattr(device, "default_generators", ())))
