@@ -56,6 +56,11 @@ def odd_in_plain(value: str) -> int | None:
     return None
 
 
+def without_odd(value: str) -> str:
+    """What was meant: no smart quotes around, no invisible characters inside."""
+    return INVISIBLE.sub(" ", value).strip("".join(SMART_QUOTES) + " ")
+
+
 def odd_in_line(line: str) -> int | None:
     """Where a line that YAML cannot read holds an odd character: a tab in its indentation, or one of the above."""
     indentation = line[: len(line) - len(line.lstrip())]

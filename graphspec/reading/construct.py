@@ -136,8 +136,7 @@ class Constructor:
             self._check_tag(node, "str")
             return text
         if tag == TAG + "str":
-            self._check_text(node)
-            return text
+            return self._text(node)
         actual = core_tag(text)
         if actual != tag and (actual, tag) != (TAG + "int", TAG + "float"):
             kind = tag.removeprefix(TAG)
@@ -148,17 +147,20 @@ class Constructor:
             return 0
         return convert(text)
 
-    def _check_text(self, node: yaml.ScalarNode) -> None:
-        text = node.value
+    def _text(self, node: yaml.ScalarNode) -> str:
+        """The text, without what was reported in it: what follows a slip is no second one."""
+        text: str = node.value
         if "${" in text and (found := VARIABLE.search(text)):
             mark = node.start_mark
             self._add(variable_finding(found[0], self._file, mark.line + 1, mark.column + 1))
         if text.isascii() or node.style in {"'", '"', "|", ">"}:
-            return
+            return text
         odd = characters.odd_in_plain(text)
         if odd is not None:
             message = f"{characters.name_of(text[odd])} in an unquoted value"
             self._report("GS005", message, node, characters.remedy(text[odd]), shift=odd)
+            return characters.without_odd(text)
+        return text
 
     def _check_tag(self, node: yaml.Node, kind: str) -> None:
         if node.tag not in {TAG + kind, "!"}:

@@ -12,6 +12,7 @@ from graphspec import rules, schema
 from graphspec.build_spec import build
 from graphspec.errors import Diagnostic, SpecError
 from graphspec.finding import in_order
+from graphspec.salvage import further_findings
 from graphspec.spec import Spec
 
 
@@ -35,11 +36,17 @@ def inspect(path: Path | str) -> tuple[Spec | None, list[Diagnostic]]:
             document, findings = documents.examine(path)
         except SpecError as error:
             return None, list(error.diagnostics)
-        findings += schema.check(document)
-        if findings:
-            return None, in_order(findings)
+        refused = schema.check(document)
+        if findings or refused:
+            return None, in_order([*findings, *_unsaid(refused, findings), *further_findings(document, refused)])
         spec = build(document)
         return spec, in_order([*(found := rules.check(spec)), *_order(spec, found)])
+
+
+def _unsaid(refused: list[Diagnostic], said: list[Diagnostic]) -> list[Diagnostic]:
+    """What the schema refused, without the places about which the reader has spoken already."""
+    places = {(each.line, each.column) for each in said}
+    return [each for each in refused if (each.line, each.column) not in places]
 
 
 def _order(spec: Spec, found: list[Diagnostic]) -> list[Diagnostic]:

@@ -1,0 +1,118 @@
+"""The command line: a group of commands, each in a module that is imported only when it is used.
+
+Commands raise the errors of graphspec; `main` turns them into a message on stderr and an exit code. stdout is data.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+import click
+
+from graphspec.errors import FindingsError, GraphSpecError
+
+#: What each command does, in the order of the help. Its module defines ``command``; one without a module is not listed.
+COMMANDS: Mapping[str, str] = {
+    "validate": "Check specs: schema and rules, without torch or a device.",
+    "plan": "Show what a spec compiles to.",
+    "check": "Trace a model with fake tensors and list what cannot be captured.",
+    "run": "Capture, compare with eager, replay and report.",
+    "bench": "Measure capture, replay and eager.",
+    "lock": "Write or check the lock file of a spec's graphs.",
+    "init": "Write a starting spec for a model.",
+    "explain": "Explain a diagnostic code or a key of the language.",
+    "schema": "Print the JSON Schema of the language.",
+    "doctor": "Say what this machine can do, and why not more.",
+    "migrate": "Bring a spec of an older format up to date.",
+}
+
+_INTERRUPTED = 130
+_NO_READER = 141  # what a shell reports for a program that SIGPIPE ended
+_USAGE = 2
+_INTERNAL = 3
+
+
+class _Commands(click.Group):
+    """Commands by name, found without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+        return [name for name in COMMANDS if _module(name) is not None]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS or _module(cmd_name) is None:
+            from graphspec.nearest import nearest
+
+            close = nearest(cmd_name, self.list_commands(ctx))
+            hint = f" Did you mean '{close}'?" if close is not None else ""
+            raise click.UsageError(f"No such command '{cmd_name}'.{hint}", ctx)
+        from importlib import import_module
+
+        command: click.Command = import_module(f"graphspec.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)])
+
+
+def _module(name: str) -> object:
+    from importlib.util import find_spec
+
+    return find_spec(f"graphspec.cli.{name}")
+
+
+def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from graphspec import __version__
+
+        click.echo(f"graphspec {__version__}")
+        ctx.exit()
+
+
+@click.command("graphspec", cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
+def group() -> None:
+    """Device graphs from a YAML spec: validate, plan, capture, replay."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code. 0 good, 1 findings, 2 usage, 3 device or runtime, 130 interrupted."""
+    try:
+        result = group.main(arguments, prog_name="graphspec", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return _USAGE
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return _INTERRUPTED
+    except GraphSpecError as error:
+        _show(error)
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit fails no more
+        return _NO_READER
+    except SystemExit as stop:  # click's own answer to a closed pipe
+        return _NO_READER if stop.code == 1 else int(stop.code or 0)
+    except Exception:  # a bug of graphspec's own: the traceback is what its report needs
+        import traceback
+
+        traceback.print_exc()
+        click.echo("graphspec failed for a reason of its own; please report the lines above", err=True)
+        return _INTERNAL
+    return result if isinstance(result, int) else 0
+
+
+def _show(error: GraphSpecError) -> None:
+    if isinstance(error, FindingsError):
+        from graphspec.cli.output import coloured
+        from graphspec.report.findings_text import render
+        from graphspec.report.sources import read_sources
+
+        text = render(error.diagnostics, read_sources(error.diagnostics), colour=coloured(sys.stderr))
+        click.echo(text, err=True, nl=False, color=coloured(sys.stderr))
+    else:
+        click.echo(f"error: {error}", err=True)

@@ -1,0 +1,25 @@
+"""`graphspec explain`: what a diagnostic code or a key of the language means."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from graphspec.nearest import nearest
+from graphspec.report import explanations
+
+
+@click.command("explain")
+@click.argument("name", metavar="CODE|KEY")
+def command(name: str) -> None:
+    """Explain a diagnostic code (GS201), or a key (pad, or buffers.pad for one of several)."""
+    if re.fullmatch(r"gs\d+", name, flags=re.IGNORECASE):
+        text, known = explanations.of_code(name.upper()), explanations.codes()
+    else:
+        text, known = explanations.of_key(name), explanations.keys()
+    if text is None:
+        close = nearest(name.upper() if name[:2].upper() == "GS" else name, known)
+        hint = f" Did you mean '{close}'?" if close is not None else ""
+        raise click.UsageError(f"There is no code or key '{name}'.{hint}")
+    click.echo(text, nl=False)

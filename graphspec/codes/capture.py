@@ -1,0 +1,38 @@
+"""GS7xx: what a region may not do while it is captured. Found by running or tracing it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from graphspec.codes.entry import Code
+from graphspec.hazards import CODES as TRACED
+
+_FROZEN = "Nothing of it runs at a replay: a graph repeats operators on fixed memory, not Python."
+
+CODES: Final = (
+    *(Code(code, title, _FROZEN) for code, title in TRACED.items()),
+    Code("GS720", "A region reads a tensor that is made anew on every run.",
+         "It is made from host data, by another thread or by another region, so the graph would read the first one"
+         " for ever.", "def forward(self, x): return x + torch.tensor([1.0, 2.0])",
+         "def __init__(self): self.offset = torch.tensor([1.0, 2.0])\ndef forward(self, x): return x + self.offset"),
+    Code("GS721", "A region does not call the same operators on every run.",
+         "A branch or a size depends on a value, and a graph has one path.",
+         "return x * 2 if self.count % 2 else x", "return torch.where(flag, x * 2, x)"),
+    Code("GS722", "A host value that changes between runs is frozen into the graph.",
+         "A number computed on the host is part of the recorded call.", "x * (scale ** 2)  # scale is a param",
+         "x * scale_squared  # a param of its own, declared under updates"),
+    Code("GS723", "On other inputs the graph gives other values than eager.",
+         "Something the region uses is not an operator on tensors: host state, another library or another thread."),
+    Code("GS724", "A region writes into its input.",
+         "Eager would change the caller's tensor, a graph only its own copy.", "x.mul_(2)", "x = x * 2"),
+    Code("GS725", "A region changes a Python attribute of the model.",
+         "A graph freezes the value it was captured with.", "self.pos += 1", "self.pos_buffer.add_(1)"),
+    Code("GS726", "A region reads a tensor of the model and puts another one in its place.",
+         "The graph goes on reading the old one.", "self.state = self.state + x", "self.state.add_(x)"),
+    Code("GS727", "A region draws random numbers on the host.", "A graph freezes what Python or numpy drew.",
+         "random.random()", "torch.rand((), device=x.device)"),
+    Code("GS728", "A tensor changed in a way no operator says.",
+         "A kernel with a wrong schema, numpy or another thread wrote it, so it cannot be put back."),
+    Code("GS729", "A region writes into a result of the run.",
+         "The result was copied out before; eager would show the change.", "y.add_(1)", "z = y + 1"),
+)  # fmt: skip

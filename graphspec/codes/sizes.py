@@ -1,0 +1,46 @@
+"""GS3xx and GS4xx: the order of replay, and bucket sizes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from graphspec.codes.entry import Code
+
+CODES: Final = (
+    Code("GS301", "A value is read after its memory was reused.",
+         "Graphs of one pool share memory in the order they were captured. A replay in another order overwrites a"
+         " value before its reader comes: nothing would raise, the numbers would be wrong.",
+         "pools: {p: [a, b, c]}  # c reads what a made\nreplay: {warm: [a, c, b], run: [a, b, c]}",
+         "pools: {p: [a, c]}  # b has memory of its own\nreplay: {warm: [a, c, b], run: [a, b, c]}"),
+    Code("GS302", "A value is read before it is made.",
+         "The graph would read whatever is at the address.", "replay: [decode, embed]  # decode reads what embed makes",
+         "replay: [embed, decode]"),
+    Code("GS303", "A value is read by a region that is captured before its producer.",
+         "The reader is captured against the producer's address, which must exist first.",
+         "replay: {step: [decode], first: [embed, decode]}", "replay: {first: [embed, decode], step: [decode]}"),
+    Code("GS401", "Bucket sizes do not ascend.", "A list out of order is usually a slip in one of its numbers.",
+         "batch: [8, 4, 2]", "batch: [2, 4, 8]"),
+    Code("GS402", "A bucket size is listed twice.", "Each size is one graph.", "batch: [2, 4, 4]", "batch: [2, 4]"),
+    Code("GS403", "A run of sizes is empty, or does not end where it says.", "`to` is included.",
+         "batch: {from: 16, to: 100, step: 16}", "batch: {from: 16, to: 96, step: 16}"),
+    Code("GS404", "A bucket combination does not fit the dims.",
+         "Each has one of the sizes of every bucketed dim, and is listed once.",
+         "dims: {batch: [1, 2]}\nbuckets: [{batch: 3}]", "dims: {batch: [1, 2]}\nbuckets: [{batch: 2}]"),
+    Code("GS405", "Integers with a bucketed dim need `pad`.",
+         "A run with 3 rows takes the bucket of 4, and the fourth row must be harmless. For tokens, indices and lengths"
+         " no number is always so.",
+         "tokens: {shape: [batch, 1], dtype: int64}", "tokens: {shape: [batch, 1], dtype: int64, pad: 0}"),
+    Code("GS406", "A result with a bucketed dim needs a shape.",
+         "Results are cut back to the rows of the run, and nothing else says which axis holds them.",
+         "regions: {f: {call: model, inputs: [x], outputs: y}}",
+         "buffers: {y: {role: output, shape: [batch, 8], dtype: float32}}\n"
+         "regions: {f: {call: model, inputs: [x], outputs: y}}"),
+    Code("GS407", "The buckets lead to too many graphs.",
+         "Every region is captured once for each bucket. An NPU has about 2,048 streams, one for each graph, and reports"
+         " their end as a lack of storage.",
+         "dims: {batch: {from: 1, to: 5000}}", "dims: {batch: [1, 2, 4, 8, 16, 32]}"),
+    Code("GS408", "`on_miss: eager` cannot work here.",
+         "A state is allocated for the largest bucket, so it has no rows for a larger run.",
+         "s: {role: state, shape: [batch, 4], dtype: float32}\n# in its region: on_miss: eager",
+         "s: {role: state, shape: [batch, 4], dtype: float32}\n# in its region: on_miss: error"),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Dumb printers of finished values: each module renders one value in one format, as text."""
