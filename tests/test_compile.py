@@ -520,3 +520,19 @@ def test_a_large_spec_compiles_in_less_than_300_ms(regions, buckets):
         times.append(perf_counter() - start)
     assert len(plan.graphs) == regions * buckets
     assert min(times) < 0.3
+
+
+def test_inline_regions_have_a_pool_but_no_graph_until_they_are_met():
+    spec = spec_with(
+        {"a": (["x"], ["v"]), "layers": ([], [])}, {"replay": ("a",)}, pools={"p": ("layers", "a")}, x=flat()
+    )
+    inline = replace(spec.regions["layers"], inline=True)
+    plan = compile_spec(replace(spec, regions={**spec.regions, "layers": inline}))
+    assert graphs_of(plan) == [("a", "")]
+    assert plan.pools == {"p": ("a", "layers")}
+
+
+def test_a_spec_of_inline_regions_alone_has_a_plan():
+    spec = spec_with({"layers": ([], [])}, {"replay": ()})
+    plan = compile_spec(replace(spec, sequences={}))
+    assert (plan.graphs, plan.sequences) == ((), {})

@@ -332,7 +332,7 @@ def late_after(memory, run, sequence, bucket, skip):
     return memory.late(holds, sequence, bucket, skip)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(specs())
 def test_exactly_the_reads_that_a_greedy_allocator_overwrites_are_refused(spec):
     plan = _lower(spec)
@@ -347,7 +347,7 @@ def test_exactly_the_reads_that_a_greedy_allocator_overwrites_are_refused(spec):
     assert len([finding for finding in found if finding.code == "GS303"]) == len(no_address)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(specs(), st.randoms(use_true_random=False))
 def test_no_accepted_order_reads_overwritten_memory_under_any_placement(spec, random):
     assume(not order.check(spec, plan := _lower(spec)))
@@ -396,7 +396,7 @@ def replay_placed(plan, placed, memory, region, bucket):
             memory[placed.cell[value, seen]] = (value, seen)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(specs())
 def test_a_value_is_allocated_whenever_a_captured_region_reads_its_address(spec):
     plan = _lower(spec)
