@@ -250,6 +250,13 @@ HINTS: Mapping[tuple[str, str], str] = {
     (_LIFT, "tensor"): f"{_BORN.hint}; a single number needs no device: torch.tensor(NUMBER), or the number itself",
 }
 
+#: Better advice where a part of torch reads values for itself: the folder of torch to the hint.
+PARTS: Mapping[str, str] = {
+    "optim": "make the optimizer with fused=True (on a device also capturable=True), which keeps its step count and "
+    "learning rate in tensors; SGD and RMSprop with a number as learning rate read nothing",
+    "distributions": "make the distribution with validate_args=False",
+}
+
 #: Python calls that reach neither kind of mode: where they are looked up, by dotted path.
 CALLS: Mapping[str, Hazard] = {
     "threading.Thread.start": _THREAD,

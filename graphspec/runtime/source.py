@@ -105,6 +105,20 @@ def torch_callers() -> tuple[tuple[str, ...], bool]:
     return tuple(names), frame is not None and _resolved(frame.f_code.co_filename).startswith(_GRAPHSPEC)
 
 
+def part_of_torch() -> str:
+    """The folder of torch whose Python code the model called last, e.g. ``optim``; empty if it called none."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+    part = ""
+    while frame is not None:
+        path = _resolved(frame.f_code.co_filename)
+        if path.startswith(_TORCH):
+            part = path.removeprefix(_TORCH).partition(os.sep)[0]
+        elif not path.startswith(_GRAPHSPEC):
+            return part
+        frame = frame.f_back
+    return part
+
+
 def module_stack() -> tuple[nn.Module, ...]:
     """The modules with a method on the stack of the caller, outermost first, each entered module once.
 

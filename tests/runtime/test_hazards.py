@@ -459,6 +459,55 @@ def test_activation_checkpointing_that_keeps_the_seed_is_found_and_without_it_pa
     assert found(lambda: step(False)) == []
 
 
+def training_step(make, momentum=0.1):
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, momentum=momentum), nn.Dropout(0.5))
+    optimizer = make(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(A), I)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    step()
+    return found(step, root=model)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, 0.1),
+        lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True, weight_decay=0.1, foreach=True),
+        lambda p: torch.optim.RMSprop(p),
+        lambda p: torch.optim.AdamW(p, fused=True),
+        lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.1), fused=True),
+    ],
+)
+def test_a_whole_training_step_with_an_optimizer_that_reads_nothing_has_no_hazard(make):
+    assert training_step(make) == []
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam])
+def test_an_optimizer_that_reads_its_step_count_is_refused_naming_the_option(kind):
+    (finding,) = training_step(kind)
+    assert finding.code == "GS701"
+    assert "fused=True" in finding.hint
+    assert "capturable=True" in finding.hint
+
+
+def test_batch_norm_with_a_cumulative_average_is_refused_by_the_name_of_its_module():
+    (finding,) = training_step(lambda p: torch.optim.SGD(p, 0.1), momentum=None)
+    assert finding.message.endswith("which came from train mode of model.1")
+
+
+def test_a_distribution_that_validates_its_arguments_is_refused_naming_the_option():
+    (finding,) = found(lambda: torch.distributions.Normal(S, S, validate_args=True))
+    assert "validate_args=False" in finding.hint
+    assert found(lambda: torch.distributions.Normal(S, S, validate_args=False).rsample()) == []
+
+
 def test_side_streams_must_fork_and_join():
     side, main = torch.cpu.Stream(), torch.cpu.current_stream()
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from graphspec.errors import Diagnostic, Severity
-from graphspec.hazards import CODES, FUNCTIONS, GENERATOR, ON_HOST_NUMBERS, OPERATORS, SEEDED, TAGGED, Hazard
+from graphspec.hazards import CODES, FUNCTIONS, GENERATOR, ON_HOST_NUMBERS, OPERATORS, PARTS, SEEDED, TAGGED, Hazard
 from graphspec.runtime.hazards.capturing import inside_capture
 from graphspec.runtime.hazards.conditions import CONDITIONS, Call, function_name, makes_number, tensors
 from graphspec.runtime.hazards.fake import TraceEnded, is_fake, lacks_value
@@ -22,7 +22,7 @@ from graphspec.runtime.hazards.modes import DispatchWatch, FunctionWatch
 from graphspec.runtime.hazards.patches import default_seeds, patched
 from graphspec.runtime.hazards.streams import Streams
 from graphspec.runtime.hazards.wording import advised, label, shown
-from graphspec.runtime.source import NOWHERE, ModuleNames, Site, module_stack, site
+from graphspec.runtime.source import NOWHERE, ModuleNames, Site, module_stack, part_of_torch, site
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -86,7 +86,8 @@ class Watch:
         message = f"region {self.region!r} {hazard.does}: {operator}{where}{self._train_mode()}{who}"
         severity: Severity = "warning" if only_one or hazard.warns else "error"
         file, line = (place.file, place.line) if place.line else (None, None)
-        found = Diagnostic(hazard.code, message, severity, file, line, hint=hazard.hint)
+        hint = PARTS.get(part_of_torch(), hazard.hint) if hazard.code == "GS701" else hazard.hint
+        found = Diagnostic(hazard.code, message, severity, file, line, hint=hint)
         self._found.setdefault((hazard.code, place, operator), found)
 
     @contextmanager
