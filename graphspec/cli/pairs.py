@@ -1,0 +1,73 @@
+"""`NAME=VALUE` on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from graphspec.errors import InputError, SpecError
+from graphspec.nearest import nearest
+from graphspec.reading.compose import compose
+from graphspec.reading.construct import Constructor
+
+
+def split(pairs: Iterable[str], option: str, known: Iterable[str], kind: str) -> dict[str, str]:
+    """Each ``NAME=VALUE`` by name. Raises InputError: no pair, a name given twice, or one that is not ``known``."""
+    names = tuple(known)
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise InputError(f"{option} takes NAME=VALUE, and '{pair}' came")
+        if name in found:
+            raise InputError(f"{option} {name} is given twice")
+        if name not in names:
+            close = nearest(name, names)
+            have = f"it has {', '.join(names)}" if names else f"it has no {kind}"
+            raise InputError(
+                f"{option}: the spec has no {kind} '{name}'", hint=f"did you mean '{close}'?" if close else have
+            )
+        found[name] = value
+    return found
+
+
+def yaml_value(text: str, option: str) -> Any:
+    """A value written as in a spec (YAML 1.2: ``no`` is text, ``1e5`` a number). Raises InputError."""
+    constructor = Constructor(option)
+    try:
+        value = constructor.value(compose(text, option))
+        finding = constructor.findings[0] if constructor.findings else None
+    except SpecError as error:
+        finding = error.diagnostics[0]
+    if finding is not None:
+        raise InputError(f"{option}: '{text}' cannot be read as YAML: {finding.message}")
+    return value
+
+
+def size(text: str, option: str) -> int:
+    """A size of a dim. Raises InputError."""
+    if not text.strip().isdecimal():
+        raise InputError(f"{option} takes a whole number, and '{text}' came")
+    return int(text)
+
+
+def file(text: str, option: str) -> Path:
+    """A path, relative to the working directory. Raises InputError where nothing can be read."""
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise InputError(f"{option}: there is no file {path.absolute()}")
+    return path
+
+
+def repeatable(option: str, metavar: str, text: str) -> Any:
+    """A click option that may be given many times."""
+    return click.option(option, f"{option.lstrip('-')}_pairs", metavar=metavar, multiple=True, help=text)
+
+
+def by_name(pairs: Mapping[str, str], option: str, convert: Any) -> dict[str, Any]:
+    """Every value converted."""
+    return {name: convert(value, f"{option} {name}") for name, value in pairs.items()}

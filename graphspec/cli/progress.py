@@ -1,0 +1,45 @@
+"""What a long command says on stderr while it works: a bar on a terminal, a line for each new thing elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TextIO
+
+_WIDTH = 24
+_LINE = 79
+
+
+class Progress:
+    """Shows how far a command is. Called with what is going on, how much of it is done, and how much there is.
+
+    Used in a ``with`` block: the bar is gone at its end, so that stderr holds no half a line before an error.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._bar = self._stream.isatty()
+        self._last: str | None = None
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Say it. Off a terminal the same thing is said once, however often its count moves."""
+        if self._bar:
+            filled = _WIDTH * done // max(total, 1)
+            self._write(f"[{'#' * filled}{' ' * (_WIDTH - filled)}] {done}/{total} {what}")
+        elif what != self._last:
+            self._stream.write(f"{what}\n")
+            self._stream.flush()
+        self._last = what
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar and self._last is not None:
+            self._write("")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(f"\r\x1b[2K{text[:_LINE]}")
+        self._stream.flush()

@@ -1,0 +1,139 @@
+"""`graphspec run`: capture a spec, compare its replays with eager, and time both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from graphspec import spec as language
+from graphspec.cli import pairs
+from graphspec.cli.progress import Progress
+from graphspec.compiler import compile_spec
+from graphspec.errors import CheckError, InputError
+from graphspec.loading import load
+from graphspec.plan import Plan
+from graphspec.report import run_json, run_text
+from graphspec.report.run_values import RunReport
+
+if TYPE_CHECKING:
+    from graphspec.runtime.execute import Executed, RunOptions
+
+_COLOURS = {"good": "green", "bad": "red"}
+
+
+def _text(report: RunReport) -> str:
+    return run_text.render(report, lambda text, mood: click.style(text, fg=_COLOURS[mood], bold=True))
+
+
+FORMATS: dict[str, Callable[[RunReport], str]] = {"text": _text, "json": run_json.render}
+
+
+@click.command("run")
+@click.argument("spec", type=click.Path(path_type=Path))
+@click.option("--device", metavar="DEVICE", help="auto, cpu, cuda, npu or an indexed one such as npu:1.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Steps of the check and of the timing."
+)
+@pairs.repeatable("--input", "NAME=FILE", "An input from a .npy, .pt or .safetensors file.")
+@pairs.repeatable("--param", "NAME=VALUE", "A param, its value in YAML: 'kv_lens=[3, 5]'.")
+@pairs.repeatable("--dim", "NAME=N", "The real size of a bucketed dim.")
+@click.option("--output", type=click.Path(path_type=Path), help="Results of the first run, as .npz or .safetensors.")
+@click.option("--check/--no-check", default=True, help="Compare with eager (default), or only time.")
+@click.option("--format", "style", type=click.Choice(list(FORMATS)), default="text", show_default=True, help="Output.")
+def command(
+    spec: Path,
+    device: str | None,
+    steps: int,
+    input_pairs: tuple[str, ...],
+    param_pairs: tuple[str, ...],
+    dim_pairs: tuple[str, ...],
+    output: Path | None,
+    check: bool,
+    style: str,
+) -> None:
+    """Capture SPEC, compare its replays with eager, and time both.
+
+    Every bucket is run full and, where it can be, padded, on fresh inputs, with static buffers poisoned in between;
+    outputs and states are compared after every step. Exit code 1 where they differ.
+    """
+    loaded = load(spec)
+    plan = compile_spec(loaded)
+    named = (
+        pairs.split(input_pairs, "--input", _inputs(plan), "input"),
+        pairs.split(param_pairs, "--param", loaded.params, "param"),
+        pairs.split(dim_pairs, "--dim", _bucketed(loaded), "bucketed dim"),
+    )
+    _refuse_output(output)
+    _refuse_nothing_to_run(plan)
+    options = _options(loaded, plan, named, steps=steps, check=check)
+    with Progress() as progress:
+        executed = _execute(loaded, device, options, progress)
+    if output is not None:
+        from graphspec.runtime.files import write_tensors
+
+        write_tensors(output, executed.results)
+    click.echo(FORMATS[style](executed.report), nl=False)
+    _refuse_mismatch(executed.report)
+
+
+def _options(
+    loaded: language.Spec, plan: Plan, named: tuple[dict[str, str], dict[str, str], dict[str, str]], *, steps: int,
+    check: bool,
+) -> RunOptions:  # fmt: skip
+    """Everything the caller gave, read and checked before a model is built."""
+    inputs, params, dims = named
+    paths = pairs.by_name(inputs, "--input", pairs.file)
+    values = pairs.by_name(params, "--param", pairs.yaml_value)
+    sizes = pairs.by_name(dims, "--dim", pairs.size)
+
+    from graphspec.runtime.execute import RunOptions
+    from graphspec.runtime.feed import fix
+    from graphspec.runtime.files import read_tensor
+
+    tensors = {name: read_tensor(path, name) for name, path in paths.items()}
+    return RunOptions(steps, fix(loaded, plan, tensors, values, sizes), check)
+
+
+def _execute(loaded: language.Spec, device: str | None, options: RunOptions, progress: Progress) -> Executed:
+    from graphspec.runtime.execute import execute
+    from graphspec.runtime.runner import open_spec
+
+    total = len(compile_spec(loaded).graphs)
+    done = 0
+
+    def capturing(event: Any) -> None:
+        nonlocal done
+        progress(f"capture {event.region}" + (f" {event.bucket}" if event.bucket.sizes else ""), done, total)
+        done += 1
+
+    with open_spec(loaded, device=device, progress=capturing) as runner:
+        return execute(runner, options, progress)
+
+
+def _inputs(plan: Plan) -> list[str]:
+    return list(dict.fromkeys(name for sequence in plan.sequences.values() for name in sequence.inputs))
+
+
+def _bucketed(loaded: language.Spec) -> list[str]:
+    return [name for name, dim in loaded.dims.items() if isinstance(dim, language.Buckets)]
+
+
+def _refuse_output(output: Path | None) -> None:
+    """Refuse what cannot be written before minutes of work, not after."""
+    if output is not None and output.suffix not in {".npz", ".safetensors"}:
+        raise InputError(f"--output: {output} is neither .npz nor .safetensors")
+    if output is not None and not output.absolute().parent.is_dir():
+        raise InputError(f"--output: there is no folder {output.absolute().parent}")
+
+
+def _refuse_nothing_to_run(plan: Plan) -> None:
+    if not plan.sequences:
+        raise InputError(f"{plan.name} has no `replay`: there is nothing to run", hint="list its regions under `replay`")
+
+
+def _refuse_mismatch(report: RunReport) -> None:
+    if report.check.failure is not None:
+        raise CheckError(report.check.failure, hint=report.check.fix)

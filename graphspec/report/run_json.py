@@ -1,0 +1,30 @@
+"""The report of `run` for a program: one JSON object, every number finite, null where there is none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from graphspec.report.run_values import RunReport
+
+
+def to_json(report: RunReport) -> dict[str, Any]:
+    """The object as plain data. Times are in microseconds, capture times in seconds."""
+    total = report.total
+    return {
+        "graphspec": report.version,
+        "spec": report.spec,
+        "device": report.device,
+        "graphs": [asdict(graph) for graph in report.graphs],
+        "check": {"status": report.check.status, "max_abs_diff": report.check.max_abs_diff},
+        "replay": {"steps": report.steps, "median_us": total.replay_us, "p95_us": total.replay_p95_us},
+        "eager": {"median_us": total.eager_us},
+        "outputs": {name: {**asdict(output), "shape": list(output.shape)} for name, output in report.outputs.items()},
+        "stats": asdict(report.counts),
+    }
+
+
+def render(report: RunReport) -> str:
+    """The object as text."""
+    return json.dumps(to_json(report), indent=2, allow_nan=False) + "\n"

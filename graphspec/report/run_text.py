@@ -1,0 +1,125 @@
+"""The report of `run` for a person: what was captured, whether it is right, how fast it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from graphspec.report.run_values import CapturedGraph, Check, Output, RunReport, Timing
+from graphspec.report.tables import shortened, table
+from graphspec.report.units import counted, human_bytes
+
+#: Longer lists leave their middle out.
+_GRAPHS = 24
+_SIZES = 8
+
+#: Marks a piece of text as good, bad or a heading; the identity where there is no colour.
+Paint = Callable[[str, str], str]
+
+
+def plain(text: str, _: str) -> str:
+    """No colour."""
+    return text
+
+
+def render(report: RunReport, paint: Paint = plain) -> str:
+    """The report as text; a section that has nothing to say is left out. ``paint`` colours parts of it."""
+    sections = (
+        [_headline(report)],
+        _captured(report.graphs),
+        list(_check(report.check, paint)),
+        list(_speed(report)),
+        table("results", ("dtype", "shape", "mean"), (_output(*item) for item in report.outputs.items())),
+        [f"warning: {warning}" for warning in report.warnings],
+    )
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def _headline(report: RunReport) -> str:
+    graphs = report.graphs
+    pools = len({graph.pool for graph in graphs})
+    taken = sum(graph.capture_s for graph in graphs)
+    facts = f"{counted(len(graphs), 'graph')} in {counted(pools, 'pool')}, captured in {seconds(taken)}"
+    return f"{report.spec} on {report.device}: {facts}"
+
+
+def _captured(graphs: tuple[CapturedGraph, ...]) -> list[str]:
+    rows = [
+        (g.region, sizes(g.bucket), g.pool, f"{g.operators:,}", human_bytes(g.bytes), seconds(g.capture_s)) for g in graphs
+    ]
+    if len(rows) > _GRAPHS:
+        left_out = len(rows) - _GRAPHS
+        rows = [*rows[: _GRAPHS // 2], (f"... {left_out:,} more", "", "", "", "", ""), *rows[-(_GRAPHS // 2) :]]
+    return table("captured", ("bucket", "pool", "operators", "memory", "time"), rows)
+
+
+def _check(check: Check, paint: Paint) -> Iterator[str]:
+    if check.status == "skipped":
+        yield "check     skipped"
+        return
+    if check.failure is not None:
+        yield f"check     {paint('MISMATCH', 'bad')}: {check.failure}"
+    else:
+        diff = f"{check.max_abs_diff:.2g}" if check.max_abs_diff is not None else "not finite"
+        yield (
+            f"check     {paint('replay matches eager', 'good')} over {counted(check.steps, 'step')}: max abs diff {diff} "
+            f"(rtol {check.rtol:g}, atol {check.atol:g}), static buffers and graph memory poisoned before every replay"
+        )
+    if check.runs:
+        yield f"          sizes run: {shortened(check.runs, _SIZES, '; ')}"
+    if check.proof is not None and check.failure is None:
+        how = "bit by bit" if check.proof.bitwise else "within the tolerance"
+        yield f"          padded rows never reach real ones: two contents compared {how} in {counted(len(check.proof.sizes), 'padded size')}"
+    for note in check.notes:
+        yield f"          note: {note}"
+
+
+def _speed(report: RunReport) -> Iterator[str]:
+    each = report.sequences
+    rows = [_timing(one, one.what) for one in each]
+    if len(each) > 1:
+        rows.append(_timing(report.total, "all in a row"))
+    yield from table("speed", ("at", "eager", "replay", "p95", "", "runs"), rows)
+
+
+def _timing(timing: Timing, name: str) -> tuple[str, ...]:
+    return (
+        name,
+        timing.sizes,
+        microseconds(timing.eager_us),
+        microseconds(timing.replay_us),
+        microseconds(timing.replay_p95_us),
+        _ratio(timing),
+        f"{timing.calls:,}",
+    )
+
+
+def _ratio(timing: Timing) -> str:
+    if not timing.eager_us or not timing.replay_us:
+        return ""
+    return f"{timing.eager_us / timing.replay_us:.2f}x as fast"
+
+
+def _output(name: str, output: Output) -> tuple[str, ...]:
+    mean = "" if output.mean is None else f"{output.mean:.6g}"
+    return name, output.dtype, f"[{', '.join(map(str, output.shape))}]", mean
+
+
+def sizes(bucket: Mapping[str, int]) -> str:
+    """``batch=4, cache=64``."""
+    return ", ".join(f"{dim}={size}" for dim, size in bucket.items())
+
+
+def seconds(count: float) -> str:
+    """``12 ms``, ``1.24 s``."""
+    return microseconds(count * 1e6)
+
+
+def microseconds(count: float | None) -> str:
+    """``87 us``, ``1.24 ms``, ``3.5 s``: three digits at most."""
+    if count is None:
+        return ""
+    for unit in ("us", "ms"):
+        if count < 999.5:  # noqa: PLR2004  what would be rounded to 1000 takes the next unit
+            return f"{count:.3g} {unit}"
+        count /= 1_000
+    return f"{count:,.3g} s" if count < 999.5 else f"{count:,.0f} s"  # noqa: PLR2004

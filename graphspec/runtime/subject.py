@@ -1,0 +1,45 @@
+"""What `run` works on: an opened runner, what its runs carry over, what they are given, and its random streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from graphspec import spec as language
+from graphspec.runtime.carried import Carried
+from graphspec.runtime.cases import Case, cases
+from graphspec.runtime.compare import Tolerance
+from graphspec.runtime.feed import Feed
+
+if TYPE_CHECKING:
+    from graphspec.runtime.runner import Runner
+    from graphspec.runtime.sequence import BoundSequence
+
+#: Called with what is going on, how much of it is done, and how much there is.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is checked and timed: a runner, what its runs carry over, what they are given, and its random streams."""
+
+    runner: Runner
+    carried: Carried
+    feed: Feed
+    generators: tuple[torch.Generator, ...] = ()
+
+    def tolerance(self, case: Case) -> Tolerance:
+        """What the spec allows between a replay and eager, which runs at the real sizes."""
+        return Tolerance(self.runner.spec.check.rtol, self.runner.spec.check.atol, resized=case.padded)
+
+    def cases(self, sequence: BoundSequence) -> tuple[Case, ...]:
+        """The runs of a sequence that are worth checking; see `cases.cases`."""
+        return cases(sequence.plan, self.feed.fixed.sizes, exact_dims(self.runner.spec))
+
+
+def exact_dims(spec: language.Spec) -> frozenset[str]:
+    """The dims that are never padded."""
+    return frozenset(name for name, dim in spec.dims.items() if isinstance(dim, language.Buckets) and dim.exact)

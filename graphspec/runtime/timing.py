@@ -1,0 +1,99 @@
+"""How long runs take, replayed and eager, in turns: what slows the machine down meanwhile slows both."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from graphspec.report.run_values import Timing
+from graphspec.runtime.cases import Case
+from graphspec.runtime.rounds import Rounds
+from graphspec.runtime.subject import Progress, Subject
+
+#: At least so long, in seconds, for each sequence: short runs are repeated more often than asked for.
+_AT_LEAST_S = 0.5
+_WARMUP = 2
+
+#: Nanoseconds of each sequence in one pass over all of them.
+_Pass = dict[str, int]
+
+
+def measure(subject: Subject, steps: int, progress: Progress) -> tuple[Timing, tuple[Timing, ...]]:
+    """End-to-end times at the largest bucket, or at the fixed sizes: all sequences in a row, and each on its own.
+
+    A run copies its inputs in and its results out. ``steps`` passes at least; what runs carry over is put back.
+    """
+    runs = _Runs(subject)
+    rounds = Rounds(subject.carried)
+    times: dict[str, list[_Pass]] = {"eager": [], "replay": []}
+    for way in times:
+        for _ in range(_WARMUP):
+            rounds(lambda way=way: runs.once(way))  # type: ignore[misc]
+        rounds.restart()
+    began = time.perf_counter()
+    while len(times["replay"]) < steps or time.perf_counter() - began < _AT_LEAST_S * len(runs.cases):
+        progress("time", min(len(times["replay"]), steps), steps)
+        for way, taken in times.items():
+            taken += _round(rounds, runs, way)
+    rounds.restart()
+    each = tuple(_timing(name, str(case), times, (name,)) for name, case in runs.cases.items())
+    sizes = each[0].sizes if len({one.sizes for one in each}) == 1 else "; ".join(f"{one.what}: {one.sizes}" for one in each)
+    return _timing("all sequences", sizes, times, tuple(runs.cases)), each
+
+
+def _round(rounds: Rounds, runs: _Runs, way: str) -> list[_Pass]:
+    rounds.restart()
+    taken: list[_Pass] = []
+    while len(taken) < rounds.limit:
+        taken.append(rounds(lambda: runs.once(way)))
+    return taken
+
+
+class _Runs:
+    """Every sequence once in declared order, on the same inputs every time."""
+
+    def __init__(self, subject: Subject) -> None:
+        sequences = subject.runner.sequences
+        self.cases: Mapping[str, Case] = {name: subject.cases(each)[0] for name, each in sequences.items()}
+        self._values = {name: subject.feed(each.plan, self.cases[name], 0) for name, each in sequences.items()}
+        self._ways = {
+            "eager": {name: each.eager for name, each in sequences.items()},
+            "replay": {name: each.run for name, each in sequences.items()},
+        }
+        self._synchronize = synchronizer(subject.runner.device)
+
+    def once(self, way: str) -> _Pass:
+        taken: _Pass = {}
+        for name, run in self._ways[way].items():
+            values: Mapping[str, Any] = self._values[name]
+            start = time.perf_counter_ns()
+            run(values)
+            self._synchronize()
+            taken[name] = time.perf_counter_ns() - start
+        return taken
+
+
+def synchronizer(device: torch.device) -> Callable[[], None]:
+    """What waits until the device is done; nothing on the CPU."""
+    if device.type == "cpu":
+        return lambda: None
+    module = torch.get_device_module(device)
+    return lambda: module.synchronize(device)  # type: ignore[no-any-return]
+
+
+def _timing(what: str, sizes: str, times: Mapping[str, list[_Pass]], names: tuple[str, ...]) -> Timing:
+    totals = {way: sorted(sum(one[name] for name in names) / 1_000 for one in taken) for way, taken in times.items()}
+    replay = totals["replay"]
+    return Timing(
+        what=what,
+        sizes=sizes,
+        calls=len(replay),
+        replay_us=statistics.median(replay),
+        replay_p95_us=replay[math.ceil(0.95 * len(replay)) - 1],
+        eager_us=statistics.median(totals["eager"]),
+    )
