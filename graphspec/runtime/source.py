@@ -113,7 +113,7 @@ def part_of_torch() -> str:
         path = _resolved(frame.f_code.co_filename)
         if path.startswith(_TORCH):
             part = path.removeprefix(_TORCH).partition(os.sep)[0]
-        elif not path.startswith(_GRAPHSPEC):
+        elif _owner(frame.f_code.co_filename) is _Owner.MODEL:
             return part
         frame = frame.f_back
     return part
