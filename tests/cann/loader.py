@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 # The main library first: the others depend on it.
-LIBRARIES = ("ascendcl", "hccl", "acl_op_compiler", "ge_runner", "graph", "acl_tdt_channel", "opapi", "atb")
+LIBRARIES = ("ascendcl", "hccl", "acl_op_compiler", "ge_runner", "graph", "acl_tdt_channel", "opapi", "nnopbase", "atb")
 
 _loaded: ctypes.CDLL | None = None
 
