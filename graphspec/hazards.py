@@ -186,6 +186,13 @@ OPERATORS: Mapping[str, tuple[Hazard, ...]] = {
     "aten::allclose": (_BRANCH,),
     # DistributionTemplates.h: CHECK_NORMAL_TENSOR_STD reads std.min() on every device.
     "aten::normal": (replace(_READ, when="tensor_std", hint="use mean + std * torch.randn_like(mean)"),),
+    # RangeFactories.cpp: bounds given as tensors are read with item() on every device.
+    **{
+        f"aten::{name}": (
+            replace(_READ, when="tensor_bounds", hint="scale a fixed ramp: a + (b - a) * torch.linspace(0, 1, N)"),
+        )
+        for name in ("linspace", "logspace")
+    },
     "aten::histc": (replace(_READ, when="histogram_without_range", hint="give min and max"),),
     # cuda/Indexing.cu: masked_fill_ with a tensor value calls value.item(); the NPU operator takes the tensor.
     "aten::masked_fill": (

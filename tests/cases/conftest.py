@@ -1,0 +1,107 @@
+"""Cases: a model and a spec, written from strings, opened on the CPU, and held against the model's own eager code.
+
+Each test carries the id of the case it shows: ``@pytest.mark.case("C01")``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import re
+import sys
+import textwrap
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+import graphspec
+from graphspec.errors import GraphSpecError
+
+PRELUDE = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
+HEADER = {"graphspec": "graphspec: 1", "name": "name: case", "model": "model: {factory: model.py:Model}"}
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "case(*ids): the cases this test shows")
+
+
+class Case:
+    """One model.py and one model.yaml. A model given as bare methods becomes ``class Model(nn.Module)``."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._numbers = itertools.count()
+        self._opened = []
+        self.source = ""
+
+    def write(self, model, spec):
+        """The path of the spec, in a folder of its own."""
+        folder = self._folder / f"case{next(self._numbers)}"
+        folder.mkdir()
+        model, spec = textwrap.dedent(model).strip("\n"), textwrap.dedent(spec).strip("\n")
+        if not re.search(r"^(class|def|import|from|@|[A-Z_a-z]+ =)(?! forward)(?! __init__)", model, re.MULTILINE):
+            model = f"class Model(nn.Module):\n{textwrap.indent(model, '    ')}"
+        self.source = PRELUDE + model + "\n"
+        (folder / "model.py").write_text(self.source)
+        header = [line for key, line in HEADER.items() if not re.search(rf"^{key}:", spec, re.MULTILINE)]
+        path = folder / "model.yaml"
+        path.write_text("\n".join([*header, spec]) + "\n")
+        self.path = path
+        return path
+
+    def open(self, model, spec, **options):
+        """The opened runner; closed when the test ends."""
+        runner = graphspec.open(self.write(model, spec), device="cpu", **options)
+        self._opened.append(runner)
+        return runner
+
+    def line(self, text):
+        """``model.py:LINE`` of the one source line that holds ``text``."""
+        (number,) = [n for n, line in enumerate(self.source.splitlines(), 1) if text in line]
+        return f"model.py:{number}"
+
+    def module(self):
+        """The written model.py, imported anew."""
+        found = importlib.util.spec_from_file_location(f"eager_{id(self)}_{next(self._numbers)}", self.path.parent / "model.py")
+        module = importlib.util.module_from_spec(found)
+        sys.modules[found.name] = module
+        found.loader.exec_module(module)
+        return module
+
+    def eager(self, *args, name="Model", train=False, **kwargs):
+        """The model built once more, seeded as a spec seeds it, and never touched by graphspec."""
+        module = self.module()
+        torch.manual_seed(0)
+        model = getattr(module, name)(*args, **kwargs)
+        return model.train(train) if isinstance(model, torch.nn.Module) else model
+
+    @contextmanager
+    def refused(self, kind, *words):
+        """The block raises ``kind``, with a fix, and the message has every one of ``words``."""
+        with pytest.raises(GraphSpecError) as caught:
+            yield caught
+        error, text = caught.value, str(caught.value)
+        assert isinstance(error, kind), f"{type(error).__name__}: {text}"
+        assert "fix: " in text, f"no fix is named: {text}"
+        missing = [str(word) for word in words if str(word() if callable(word) else word) not in text]
+        assert not missing, f"{missing} not in: {text}"
+
+    def close(self):
+        for runner in self._opened:
+            runner.close()
+
+
+@pytest.fixture
+def case(tmp_path):
+    made = Case(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def _ambient():
+    """Every test starts from the same streams, without autograd."""
+    torch.manual_seed(123)
+    with torch.no_grad():
+        yield
