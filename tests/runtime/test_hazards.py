@@ -119,6 +119,8 @@ READS = [
     ("aten::equal", lambda: torch.cov(A), "GS701", "torch.cov (aten::equal)"),
     ("aten::normal", lambda: torch.normal(X, X), "GS701", "torch.normal (aten::normal)"),
     ("aten::histc", lambda: torch.histc(X), "GS701", "torch.histc (aten::histc)"),
+    ("aten::linspace", lambda: torch.linspace(S, 1.0, 4), "GS701", "torch.linspace (aten::linspace)"),
+    ("aten::logspace", lambda: torch.logspace(S, 1.0, 4), "GS701", "torch.logspace (aten::logspace)"),
     ("aten::masked_fill", lambda: X.masked_fill(MASK, S), "GS701", "Tensor.masked_fill (aten::masked_fill)"),
     (
         "aten::masked_fill_",
