@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from graphspec.errors import FindingsError, GraphSpecError
+from graphspec.errors import FindingsError, GraphSpecError, ModelError
 
 #: What each command does, in the order of the help. Its module defines ``command``; one without a module is not listed.
 COMMANDS: Mapping[str, str] = {
@@ -114,5 +114,9 @@ def _show(error: GraphSpecError) -> None:
 
         text = render(error.diagnostics, read_sources(error.diagnostics), colour=coloured(sys.stderr))
         click.echo(text, err=True, nl=False, color=coloured(sys.stderr))
-    else:
-        click.echo(f"error: {error}", err=True)
+        return
+    if isinstance(error, ModelError) and error.__cause__ is not None:
+        from graphspec.runtime.model import user_traceback
+
+        click.echo(user_traceback(error.__cause__), err=True)
+    click.echo(f"error: {error}", err=True)

@@ -19,17 +19,17 @@ class Progress:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._bar = self._stream.isatty()
-        self._last: str | None = None
+        self._said: set[str] = set()
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Say it. Off a terminal the same thing is said once, however often its count moves."""
         if self._bar:
             filled = _WIDTH * done // max(total, 1)
             self._write(f"[{'#' * filled}{' ' * (_WIDTH - filled)}] {done}/{total} {what}")
-        elif what != self._last:
+        elif what not in self._said:
             self._stream.write(f"{what}\n")
             self._stream.flush()
-        self._last = what
+        self._said.add(what)
 
     def __enter__(self) -> Progress:
         return self
@@ -37,7 +37,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar and self._last is not None:
+        if self._bar and self._said:
             self._write("")
 
     def _write(self, text: str) -> None:

@@ -106,7 +106,7 @@ def _execute(loaded: language.Spec, device: str | None, options: RunOptions, pro
 
     def capturing(event: Any) -> None:
         nonlocal done
-        progress(f"capture {event.region}" + (f" {event.bucket}" if event.bucket.sizes else ""), done, total)
+        progress(f"capture {event.region}", done, total)
         done += 1
 
     with open_spec(loaded, device=device, progress=capturing) as runner:

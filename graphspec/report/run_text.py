@@ -60,15 +60,15 @@ def _check(check: Check, paint: Paint) -> Iterator[str]:
         yield f"check     {paint('MISMATCH', 'bad')}: {check.failure}"
     else:
         diff = f"{check.max_abs_diff:.2g}" if check.max_abs_diff is not None else "not finite"
-        yield (
-            f"check     {paint('replay matches eager', 'good')} over {counted(check.steps, 'step')}: max abs diff {diff} "
-            f"(rtol {check.rtol:g}, atol {check.atol:g}), static buffers and graph memory poisoned before every replay"
-        )
+        said = f"{counted(check.steps, 'step')}, max abs diff {diff} (rtol {check.rtol:g}, atol {check.atol:g})"
+        yield f"check     {paint('replay matches eager', 'good')}: {said}"
+        yield "          inputs and graph memory are poisoned before every replay"
     if check.runs:
-        yield f"          sizes run: {shortened(check.runs, _SIZES, '; ')}"
+        yield f"          sizes {shortened(check.runs, _SIZES, '; ')}"
     if check.proof is not None and check.failure is None:
         how = "bit by bit" if check.proof.bitwise else "within the tolerance"
-        yield f"          padded rows never reach real ones: two contents compared {how} in {counted(len(check.proof.sizes), 'padded size')}"
+        times = counted(len(check.proof.sizes), "padded size")
+        yield f"          padded rows never reach real ones: {times}, two contents each, compared {how}"
     for note in check.notes:
         yield f"          note: {note}"
 

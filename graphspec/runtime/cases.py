@@ -23,7 +23,7 @@ class Case:
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{dim}={size}" for dim, size in self.sizes)
-        return f"{sizes} (bucket {self.bucket})" if self.padded else sizes
+        return f"{sizes} in {self.bucket}" if self.padded else sizes
 
 
 def cases(sequence: Sequence, fixed: Mapping[str, int], exact: Collection[str]) -> tuple[Case, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -32,6 +32,27 @@ def run_eagerly(context: Context, sequence: plans.Sequence, request: Request) ->
         for output, value in context.regions[name](values).items():
             env[output] = values.write_back(name, output, value)
     return {name: _own(env[name], context, name) for name in sequence.results}
+
+
+def directly(context: Context, sequence: plans.Sequence, request: Request) -> Callable[[], None]:
+    """What a user would call without graphspec: the regions in order, on inputs that are in place; for measuring."""
+    sizes = {**context.plan.constants, **dict(_sizes(sequence, request))}
+    env: dict[str, Any] = dict(request.params)
+    for name, tensor in request.tensors.items():
+        env[name] = _placed(tensor, context.spec.buffers[name], context.device)
+    values = _Lookup(context, env, request, sizes)
+    regions = [context.regions[name] for name in sequence.steps]
+    wires = [wire for name in dict.fromkeys(sequence.steps) for wire in context.plan.regions[name].reads]
+    env |= {wire.value: values[wire.value] for wire in wires if wire.source in ("buffer", "param")}
+    states = {name: env[name] for name in env if name in context.buffers.static}
+
+    def call() -> None:
+        found = dict(env)
+        for region in regions:
+            for name, value in region.direct(found).items():
+                found[name] = states[name].copy_(value) if name in states else value
+
+    return call
 
 
 class _Lookup(Mapping[str, Any]):

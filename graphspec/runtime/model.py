@@ -19,6 +19,11 @@ from graphspec.errors import GraphSpecError, ModelError
 from graphspec.runtime.weights import load_weights, read_weights
 
 
+_OURS = Path(__file__).resolve().parents[1]
+_TORCH = Path(torch.__file__).resolve().parent
+_DISPATCH = ("_ops.py", "_compile.py", "eval_frame.py")
+
+
 def build_model(spec: language.Spec, device: torch.device) -> Any:
     """Call the factory, then apply dtype, weights and mode. Seeded by ``spec.seed``.
 
@@ -73,16 +78,25 @@ def call_user_code(function: Callable[..., Any], what: str, *args: Any, **kwargs
 
 def user_error(error: BaseException) -> BaseException:
     """The exception with the leading frames of graphspec and torch's call machinery taken off its traceback."""
-    ours = Path(__file__).parents[1].resolve()
     trace = error.__traceback__
-    while trace is not None and ours in Path(trace.tb_frame.f_code.co_filename).resolve().parents:
+    while trace is not None and _within(trace.tb_frame.f_code.co_filename, _OURS, _TORCH):
         trace = trace.tb_next
     return error.with_traceback(trace or error.__traceback__)
 
 
 def user_traceback(error: BaseException) -> str:
-    """The user's exception as Python prints it, starting at the user's first frame."""
-    return "".join(traceback.format_exception(user_error(error), chain=False)).rstrip()
+    """The user's exception as Python prints it, starting at the user's first frame, with no frame of graphspec in it."""
+    shown = traceback.TracebackException.from_exception(user_error(error))
+    frames = [frame for frame in shown.stack if not _within(frame.filename, _OURS)]
+    # Operators run under a dispatch mode of graphspec's, which is entered through these.
+    while frames and _within(frames[-1].filename, _TORCH) and Path(frames[-1].filename).name in _DISPATCH:
+        frames.pop()
+    shown.stack[:] = frames
+    return "".join(shown.format(chain=False)).rstrip()
+
+
+def _within(file: str, *folders: Path) -> bool:
+    return any(folder in Path(file).resolve().parents for folder in folders)
 
 
 def _load_file(path: Path) -> ModuleType:

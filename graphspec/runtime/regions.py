@@ -39,6 +39,18 @@ class BoundRegion:
             returned = call_user_code(self.function, f"region '{self.spec.name}' ({self.spec.call})", *args, **kwargs)
             return {name: self._output(returned, name, path) for name, path in self.spec.outputs.items()}
 
+    def direct(self, values: Environment) -> dict[str, Any]:
+        """The call as the user's own loop would make it, for measuring: the user's exceptions come as they are.
+
+        Autograd is the caller's business; everything else that the region declares around its calls is there.
+        """
+        if self.spec.mode is not None or self.spec.autocast is not None or self.around is not None:
+            return self(values)
+        args = [self._argument(value, values) for value in self.spec.positional]
+        kwargs = {key: self._argument(value, values) for key, value in self.spec.keyword.items()}
+        returned = self.function(*args, **kwargs)
+        return {name: self._output(returned, name, path) for name, path in self.spec.outputs.items()}
+
     @contextlib.contextmanager
     def _surroundings(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
         with contextlib.ExitStack() as stack:

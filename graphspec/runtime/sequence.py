@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +11,7 @@ from graphspec import plan as plans
 from graphspec.plan import Bucket
 from graphspec.runtime.axes import Axes
 from graphspec.runtime.context import Context, Variant
-from graphspec.runtime.eager import run_eagerly
+from graphspec.runtime.eager import directly, run_eagerly
 from graphspec.runtime.request import Reader, Request, padded_params
 from graphspec.runtime.route import Route, Run
 
@@ -51,6 +51,10 @@ class BoundSequence:
         """Run once by calling the model's own code at the real sizes, advancing the states as eager does."""
         with self._runner.entered(), torch.no_grad():
             return run_eagerly(self._context, self.plan, self._reader.read(inputs))
+
+    def direct(self, inputs: Mapping[str, Any]) -> Callable[[], None]:
+        """The model's own code on these inputs, as a call to be timed: checked once, now; nothing around it later."""
+        return directly(self._context, self.plan, self._reader.read(inputs))
 
     def forget(self) -> None:
         """Drop what is bound to graphs that are gone."""

@@ -6,12 +6,13 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
 
 import torch
 
 from graphspec.report.run_values import Timing
 from graphspec.runtime.cases import Case
+from graphspec.runtime.model import call_user_code
 from graphspec.runtime.rounds import Rounds
 from graphspec.runtime.subject import Progress, Subject
 
@@ -26,10 +27,14 @@ _Pass = dict[str, int]
 def measure(subject: Subject, steps: int, progress: Progress) -> tuple[Timing, tuple[Timing, ...]]:
     """End-to-end times at the largest bucket, or at the fixed sizes: all sequences in a row, and each on its own.
 
-    A run copies its inputs in and its results out. ``steps`` passes at least; what runs carry over is put back.
+    Eager is the model's own code and nothing else; a run checks its inputs, copies them in and its results out.
+    ``steps`` passes at least; what runs carry over is put back.
     """
-    runs = _Runs(subject)
-    rounds = Rounds(subject.carried)
+    with torch.no_grad():
+        return _measure(_Runs(subject), Rounds(subject.carried), steps, progress)
+
+
+def _measure(runs: _Runs, rounds: Rounds, steps: int, progress: Progress) -> tuple[Timing, tuple[Timing, ...]]:
     times: dict[str, list[_Pass]] = {"eager": [], "replay": []}
     for way in times:
         for _ in range(_WARMUP):
@@ -61,18 +66,20 @@ class _Runs:
         sequences = subject.runner.sequences
         self.cases: Mapping[str, Case] = {name: subject.cases(each)[0] for name, each in sequences.items()}
         self._values = {name: subject.feed(each.plan, self.cases[name], 0) for name, each in sequences.items()}
-        self._ways = {
-            "eager": {name: each.eager for name, each in sequences.items()},
-            "replay": {name: each.run for name, each in sequences.items()},
+        self._ways: Mapping[str, Mapping[str, Callable[[], object]]] = {
+            "eager": {name: each.direct(self._values[name]) for name, each in sequences.items()},
+            "replay": {name: partial(each.run, self._values[name]) for name, each in sequences.items()},
         }
         self._synchronize = synchronizer(subject.runner.device)
 
     def once(self, way: str) -> _Pass:
+        return call_user_code(self._once, f"the {way} run", way)  # type: ignore[no-any-return]
+
+    def _once(self, way: str) -> _Pass:
         taken: _Pass = {}
         for name, run in self._ways[way].items():
-            values: Mapping[str, Any] = self._values[name]
             start = time.perf_counter_ns()
-            run(values)
+            run()
             self._synchronize()
             taken[name] = time.perf_counter_ns() - start
         return taken
