@@ -23,6 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphspec.runtime.storages import bytes_of, checksum, key_of, mixed_weights, quiet, storage_of, tensors_in, weak
 
+__all__ = ["Contents", "quiet"]
+
 _Argument = tuple[int, str]
 
 _UNMARKED = ("running_mean", "running_var")

@@ -18,16 +18,17 @@ made and replaced by Python's where it is missing or fails the proof.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import getitem, is_, itemgetter
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import nn
 
 from graphspec.errors import GuardError
-from graphspec.runtime.parts import MISSING, Slot, attributes_of
-from graphspec.runtime.storages import layout_of, quiet
+from graphspec.runtime.identities import Identities
+from graphspec.runtime.slots import MISSING, Slot
+from graphspec.runtime.storages import Layout, layout_of, quiet
 
 __all__ = ["Guard", "aliases"]
 
@@ -52,62 +53,6 @@ class _Entry:
     slots: tuple[Slot, ...]
     tensor: torch.Tensor
     layout: tuple[Any, ...]
-
-
-@dataclass
-class _Identities:
-    """Objects expected at places, as parallel lists by the way they are fetched: dict entry, list item, attribute."""
-
-    dicts: tuple[list[Any], list[Any], list[Any]] = field(default_factory=lambda: ([], [], []))
-    items: tuple[list[Any], list[Any], list[Any]] = field(default_factory=lambda: ([], [], []))
-    attributes: tuple[list[Any], list[Any], list[Any]] = field(default_factory=lambda: ([], [], []))
-    sets: list[tuple[Slot, Any]] = field(default_factory=list)
-    seen: set[tuple[int, int]] = field(default_factory=set)
-
-    def add(self, group: tuple[list[Any], list[Any], list[Any]], owner: Any, key: Any, expected: Any) -> None:
-        """Expect ``expected`` at ``key`` of ``owner``."""
-        for column, value in zip(group, (owner, key, expected), strict=True):
-            column.append(value)
-
-    def expect(self, slot: Slot, expected: Any) -> None:
-        """Expect ``expected`` in ``slot``, and the dict that holds it still to be its owner's."""
-        owner, holder = slot.owner, slot.holder()
-        if isinstance(owner, tuple | frozenset):
-            return  # cannot change
-        if holder is None:
-            self.add(self.attributes, owner, slot.key, expected)
-        elif isinstance(holder, dict):
-            self.add(self.dicts, holder, slot.key, expected)
-            if holder is not owner:
-                self._expect_dict(owner, holder)
-        elif isinstance(holder, set):
-            self.sets.append((slot, expected))
-        else:
-            self.add(self.items, holder, slot.key, expected)
-
-    def _expect_dict(self, owner: Any, holder: dict[Any, Any]) -> None:
-        """Whoever replaces ``obj.__dict__`` or ``module._parameters`` leaves the old dict as it was."""
-        if (id(owner), id(holder)) in self.seen:
-            return
-        self.seen.add((id(owner), id(holder)))
-        own = attributes_of(owner)
-        if own is holder:
-            self.add(self.attributes, owner, "__dict__", holder)
-        elif own is not None:
-            self._expect_dict(owner, own)
-            self.add(self.dicts, own, next(key for key, value in own.items() if value is holder), holder)
-
-    def hold(self) -> bool:
-        """Whether everything is in its place. Raises what a vanished place raises."""
-        dicts, keys, entries = self.dicts
-        lists, places, items = self.items
-        owners, names, values = self.attributes
-        return (
-            all(map(is_, map(dict.get, dicts, keys), entries))
-            and all(map(is_, map(getitem, lists, places), items))
-            and all(map(is_, map(getattr, owners, names), values))
-            and all(slot.get() is member for slot, member in self.sets)
-        )
 
 
 class Guard:
@@ -136,7 +81,7 @@ class Guard:
         self._flag_owners = [vars(module) for _, module in self._modules]
         self._flags = [module.training for _, module in self._modules]
         self._paths = _paths(slot for entry in self._entries for slot in entry.slots)
-        self._identities = _Identities()
+        self._identities = Identities()
         for entry in self._entries:
             for slot in entry.slots:
                 self._identities.expect(slot, entry.tensor)
@@ -195,7 +140,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether the tensor has one address, and a shape and strides that C++ can compare."""
     if tensor.layout != torch.strided or hasattr(type(tensor), "__tensor_flatten__"):
         return False
-    return len(layout_of(tensor)) == 4 and not tensor.is_quantized  # noqa: PLR2004 # address, shape, strides, dtype
+    return isinstance(layout_of(tensor), Layout) and not tensor.is_quantized
 
 
 def _paths(slots: Iterable[Slot]) -> list[tuple[Slot, Any]]:
@@ -231,10 +176,11 @@ def _difference(before: tuple[Any, ...], now: tuple[Any, ...]) -> str | None:
     """What differs between two layouts of one tensor, most telling first; None if nothing does."""
     if before == now:
         return None
-    if len(before) == len(now) == 4:  # noqa: PLR2004 # address, shape, strides, dtype
-        for place, what in ((3, "dtype"), (1, "shape"), (2, "strides")):
-            if before[place] != now[place]:
-                return f"its {what} changed from {before[place]} to {now[place]}"
+    if isinstance(before, Layout) and isinstance(now, Layout):
+        for what in ("dtype", "shape", "strides"):
+            old, new = getattr(before, what), getattr(now, what)
+            if old != new:
+                return f"its {what} changed from {old} to {new}"
     return "its memory moved"
 
 

@@ -20,8 +20,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from graphspec.runtime.parts import MISSING, VALUE_TYPES, Part
+from graphspec.runtime.parts import VALUE_TYPES
 from graphspec.runtime.reach import Reach
+from graphspec.runtime.slots import MISSING, Part
 
 ChangeKind = Literal["scalar", "tensor", "container", "object", "memory"]
 
@@ -124,7 +125,9 @@ def _compare(kept: _Kept) -> _Comparison:
     now = kept.part.read()
     if _identical(now, kept.content):
         return _Comparison(kept.content, now)
-    if kept.part.kind in ("sequence", "set") and now.keys() != kept.content.keys():
+    if kept.part.kind in ("sequence", "set") and (
+        now.keys() != kept.content.keys() or isinstance(kept.part.owner, deque)
+    ):
         change = Change(kept.part.name, "container", tuple(kept.content.values()), tuple(now.values()))
         return _Comparison(kept.content, now, (change,))
     return _compare_keys(kept, now)
@@ -235,7 +238,7 @@ def _write(part: Part, now: dict[Any, Any], target: dict[Any, Any]) -> None:
     elif part.kind == "set":
         set.clear(part.owner)
         set.update(part.owner, target)
-    elif kept.part.kind == "array":
+    elif part.kind == "array":
         array = part.owner
         array[...] = sys.modules["numpy"].frombuffer(target["bytes"], array.dtype).reshape(array.shape)
     else:

@@ -1,12 +1,7 @@
-"""What a Python object is made of: its slots, and the mutable parts that hold them.
+"""What a Python object is made of, and what counts as having nothing inside.
 
-A `Slot` is a place that can hold something else tomorrow: an attribute, a dict entry, a closure cell.
-A `Part` is one mutable content of one object, read as a flat mapping; an object may have several (a module has its
-attributes, parameters, buffers and submodules). Walking (reach.py) and snapshots (objects.py) share these two words.
-
-Invariants:
-- Reading a part never runs code of the model: no property, no ``__getattr__``, no overridden ``__getitem__``.
-- Code of the standard library, torch and numpy is never entered; nn modules, optimizers and scalers of torch are data.
+Invariant: code of the standard library, torch and numpy is never entered; nn modules, optimizers and scalers of torch
+are data.
 """
 
 from __future__ import annotations
@@ -18,32 +13,13 @@ import sysconfig
 import threading
 import types
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 import torch
 from torch import nn
 
-SlotKind = Literal["attribute", "parameter", "buffer", "item", "cell", "global"]
-PartKind = Literal[
-    "attributes", "parameters", "buffers", "modules",  # a dict that belongs to an object
-    "fields",  # read with getattr: __slots__, and what built-in objects hold
-    "items", "sequence", "set",  # a container itself
-    "cell", "globals", "class", "array",
-]  # fmt: skip
-
-
-class Missing(enum.Enum):
-    """The value of a slot that is gone."""
-
-    MISSING = "missing"
-
-    def __repr__(self) -> str:
-        return "MISSING"
-
-
-MISSING = Missing.MISSING
+from graphspec.runtime.slots import Part, PartKind, attributes_of
 
 #: Values with nothing inside, compared by value.
 VALUE_TYPES = (
@@ -68,115 +44,6 @@ _BUILT_IN: tuple[tuple[Any, PartKind, tuple[str, ...]], ...] = (
     (functools.partial, "fields", ("func", "args", "keywords")),
     (types.FunctionType, "fields", ("__defaults__", "__kwdefaults__")),
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Slot:
-    """A place that holds an object: ``key`` of ``owner``.
-
-    ``name`` is dotted, e.g. ``model.layers.0.weight`` or ``model.cache['k'][3]``. ``above`` are the slots that hold the
-    owner itself; a slot is where its name says as long as they all still do.
-    """
-
-    name: str
-    owner: Any
-    key: Any
-    kind: SlotKind
-    above: Sequence[Slot] = field(default=(), repr=False)
-
-    def holder(self) -> Any:
-        """The dict, list, tuple or set that holds the value now; None when only ``getattr`` can reach it."""
-        if self.kind in ("item", "global"):
-            return self.owner
-        if self.kind == "cell":
-            return None
-        own = attributes_of(self.owner)
-        if own is None:
-            return None
-        if self.kind in ("parameter", "buffer"):
-            return own.get("_parameters" if self.kind == "parameter" else "_buffers")
-        if self.key in own:
-            return own
-        children = own.get("_modules") if isinstance(self.owner, nn.Module) else None
-        return children if children is not None and self.key in children else None
-
-    def get(self) -> Any:
-        """What the slot holds now, or MISSING."""
-        holder = self.holder()
-        try:
-            if isinstance(holder, dict):
-                return dict.get(holder, self.key, MISSING)
-            if isinstance(holder, set | frozenset):
-                return next((item for item in holder if item is self.key), MISSING)
-            return getattr(self.owner, self.key) if holder is None else holder[self.key]
-        except (AttributeError, LookupError, TypeError, ValueError):
-            return MISSING
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """One mutable content of ``owner``. ``keys`` limits it to some keys (globals, class attributes, fields)."""
-
-    name: str
-    owner: Any
-    kind: PartKind
-    keys: tuple[Any, ...] = ()
-
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """Equal for two parts that are the same content of the same object (while that object lives)."""
-        return (self.kind, id(self.owner), self.keys)
-
-    def mapping(self) -> Any:
-        """The dict behind this part, or None if there is none."""
-        own = attributes_of(self.owner)
-        if self.kind == "attributes":
-            return own
-        if self.kind in ("parameters", "buffers", "modules"):
-            return (own or {}).get(f"_{self.kind}")
-        return self.owner if self.kind in ("items", "globals") else None
-
-    def read(self) -> dict[Any, Any]:
-        """The content now, in order. Sets map each element to itself, sequences their indices to the items."""
-        mapping = self.mapping()
-        if mapping is not None:
-            items = dict(dict.items(mapping))
-            return {key: items[key] for key in self.keys if key in items} if self.kind == "globals" else items
-        if self.kind == "sequence":
-            return dict(enumerate(self.owner))
-        if self.kind == "set":
-            return dict(zip(self.owner, self.owner, strict=True))
-        if self.kind == "array":
-            return {"bytes": self.owner.tobytes()}
-        if self.kind == "class":
-            return {key: vars(self.owner)[key] for key in self.keys if key in vars(self.owner)}
-        return {key: value for key in self.keys if (value := _field(self.owner, key)) is not MISSING}
-
-    def slot(self, key: Any, label: str, above: Sequence[Slot]) -> Slot:
-        """The slot of ``key``; ``label`` is how the key reads inside brackets."""
-        kind: SlotKind = "attribute"
-        owner, name = self.owner, f"{self.name}.{key}"
-        if self.kind in ("items", "sequence", "set"):
-            names = getattr(self.owner, "_fields", None)
-            kind, name = "item", f"{self.name}.{names[key]}" if names else f"{self.name}[{label}]"
-        elif self.kind == "cell":
-            kind, name = "cell", self.name
-        elif self.kind in ("globals", "parameters", "buffers"):
-            kind = cast("SlotKind", self.kind[:-1])
-        return Slot(name, owner, key, kind, above)
-
-
-def _field(owner: Any, key: str) -> Any:
-    try:
-        return getattr(owner, key)
-    except (AttributeError, ValueError):  # an unset slot, an empty cell
-        return MISSING
-
-
-def attributes_of(owner: Any) -> dict[str, Any] | None:
-    """The ``__dict__`` of an object, or None (built-ins, slots only, classes)."""
-    own = getattr(owner, "__dict__", None)
-    return own if isinstance(own, dict) else None
 
 
 def is_leaf(value: Any) -> bool:

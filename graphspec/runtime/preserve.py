@@ -139,6 +139,7 @@ class Session:
         with quiet():
             self._attempt(self._tensors.restore)
             self._attempt(self._contents.restore)
+            self._attempt(self._tensors.settle)
             self._attempt(self._objects.restore)
             if changes.created:
                 self._attempt(self._extend)

@@ -23,18 +23,8 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from graphspec.runtime.parts import (
-    MISSING,
-    Part,
-    Slot,
-    SlotKind,
-    code_parts,
-    function_of,
-    is_leaf,
-    is_library,
-    names_in,
-    parts_of,
-)
+from graphspec.runtime.parts import code_parts, function_of, is_leaf, is_library, names_in, parts_of
+from graphspec.runtime.slots import MISSING, Part, Slot, SlotKind
 from graphspec.runtime.storages import storage_of, weak
 
 __all__ = ["MISSING", "Part", "Reach", "Slot", "SlotKind", "reach"]
@@ -173,11 +163,11 @@ class _Walk:
         for key in fresh:
             function = function_of(vars(kind)[key])
             if function is not None:
-                self.edge(function, Slot(f"{kind.__qualname__}.{key}", kind, key, "attribute"))
+                self.edge(function, Slot(f"{kind.__name__}.{key}", kind, key, "attribute"))
         data = [key for key in fresh if not callable(getattr(vars(kind)[key], "__get__", None))]
         if data:
             entry.data.extend(data)
-            self.parts.append(Part(kind.__qualname__, kind, "class", tuple(data)))
+            self.parts.append(Part(kind.__name__, kind, "class", tuple(data)))
             self.class_data(kind, data, entry.instances)
 
     def class_data(self, kind: type, keys: Iterable[str], instances: Iterable[tuple[Any, str]]) -> None:

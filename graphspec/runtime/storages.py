@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -69,13 +69,23 @@ def inner_tensors(tensor: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
         return tuple(getattr(tensor, name)() for name in _SPARSE[tensor.layout])
 
 
+class Layout(NamedTuple):
+    """Where a plain tensor is and how it is read."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+
 def layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Address, shape, strides and dtype; of a sparse or wrapper tensor those of its inner tensors."""
+    """A `Layout`; of a sparse or wrapper tensor those of its inner tensors; of an opaque one nothing but its type."""
     inner = inner_tensors(tensor)
     if inner is not None:
         return (tuple(tensor.shape), tensor.dtype, *map(layout_of, inner))
     try:
-        return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        fake = tensor.untyped_storage().device.type == "meta"  # a fake tensor has no address and warns when asked
+        return Layout(0 if fake else tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
     except (NotImplementedError, RuntimeError, ValueError):  # opaque layouts, uninitialised parameters
         return (type(tensor),)
 

@@ -6,7 +6,7 @@ Contents are not looked at here (contents.py). An alias taken at the start keeps
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -53,6 +53,12 @@ class TensorState:
         """Put everything back. Call it before the contents are restored: a resized storage is resized there."""
         for facts in self._facts.values():
             _restore(facts)
+
+    def settle(self) -> None:
+        """Take what could not be put back as it is now: a storage that was resized has moved for good."""
+        for key, facts in self._facts.items():
+            if layout_of(facts.tensor) != facts.layout:
+                self._facts[key] = replace(facts, layout=layout_of(facts.tensor))
 
 
 def _facts(name: str, tensor: torch.Tensor) -> _Facts:
