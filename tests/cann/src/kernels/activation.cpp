@@ -133,6 +133,9 @@ ACLNN(aclnnSoftplusBackward, const aclTensor* grad, const aclTensor* self, const
 ACLNN(aclnnLogSigmoidForward, const aclTensor* self, const aclTensor* out, const aclTensor*) {
   return PLAN(unary(out, self, [](auto x) { return std::min<double>(x, 0) - std::log1p(std::exp(-std::fabs(x))); }));
 }
+ACLNN(aclnnLogSigmoid, const aclTensor* self, const aclTensor* out) {
+  return PLAN(unary(out, self, [](auto x) { return std::min<double>(x, 0) - std::log1p(std::exp(-std::fabs(x))); }));
+}
 ACLNN(aclnnPrelu, const aclTensor* self, const aclTensor* weight, const aclTensor* out) {
   return PLAN([a = view(self), w = view(weight), o = view(out)] {
     View per_channel = w;  // one weight a channel, which is dimension 1

@@ -18,8 +18,10 @@ void multiply_add(const C* a, const C* b, C* out, int64_t m, int64_t k, int64_t 
 }
 
 // out = beta * addend + alpha * (a @ b). Vectors become matrices of one row or one column.
-void matmul(View out, View a, View b, double alpha = 1, double beta = 0, const View& addend = {}) {
+void matmul(View out, View a, View b, double alpha = 1, double beta = 0, View addend = {}) {
   const bool row = a.dims() == 1, column = b.dims() == 1;
+  const bool add = addend.defined() && beta != 0;  // as in BLAS, beta 0 ignores even a NaN
+  if (add) addend = addend.expand(out.shape);
   if (row) a = a.unsqueeze(0);
   if (column) b = b.unsqueeze(1);
   if (row) out = out.unsqueeze(column ? out.dims() : out.dims() - 1);
@@ -39,8 +41,7 @@ void matmul(View out, View a, View b, double alpha = 1, double beta = 0, const V
     for (int64_t i = 0; i < product(batch); ++i)
       multiply_add(&left[i * m * k], &right[i * k * n], &result[i * m * n], m, k, n);
     const C factor = static_cast<C>(alpha), keep = static_cast<C>(beta);
-    const bool add = addend.defined() && beta != 0;  // as in BLAS, beta 0 ignores even a NaN
-    const auto extra = add ? dense<C>(addend.expand(out.shape)) : std::vector<C>();
+    const auto extra = add ? dense<C>(addend) : std::vector<C>();  // row-major, like the result
     for (size_t i = 0; i < result.size(); ++i) result[i] = factor * result[i] + (add ? keep * extra[i] : C(0));
     assign(out, result);
   });
