@@ -19,12 +19,13 @@ import torch
 
 from graphspec import spec as language
 from graphspec.backends.base import CaptureRequest, Slot
-from graphspec.errors import CaptureError, Diagnostic, HazardError
+from graphspec.errors import CaptureError, Diagnostic, GraphSpecError, HazardError
 from graphspec.plan import Bucket, Graph
 from graphspec.runtime import effects
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet, StaticCopy, Variant
 from graphspec.runtime.contents import quiet
 from graphspec.runtime.hazards import hook_findings, inside_capture, watch
+from graphspec.runtime.order import Clock
 from graphspec.runtime.preserve import Session, preserve
 from graphspec.runtime.proof import differences, fresh_memory
 from graphspec.runtime.recording import Recorder, Recording
@@ -85,9 +86,14 @@ class Capturer:
         self._progress = progress or (lambda _: None)
         self._special = dict(variant.special)
         self._dry: dict[tuple[str, Bucket], DryRun] = {}
-        self._set = GraphSet(variant, {}, {})
+        self._set = GraphSet(variant, {}, {}, Clock(context.plan))
         self._names = ModuleNames(context.model)
         self._stages = self._plan_stages()
+        self._last_captures: dict[tuple[str, Bucket], dict[str, int | None]] = {}
+        regions = {(graph.pool, graph.index): graph.region for graph in context.plan.graphs}
+        for span in context.plan.spans:
+            key = (regions[span.pool, span.first], span.bucket)
+            self._last_captures.setdefault(key, {})[span.value] = span.last
 
     def capture(self) -> GraphSet:
         """Run the four passes. Raises HazardError with every finding, or CaptureError; nothing is left behind."""
@@ -146,8 +152,15 @@ class Capturer:
         context, region = self._context, self._region(event)
         recorder = Recorder(region.name, self._names)
         generators = [attribute(context.model, path, f"region '{region.name}'") for path in region.generators]
-        with inside_capture(region.name), self._watch(region, generators) as watched, recorder:
-            outputs = self._call(event, values)
+        with inside_capture(region.name), self._watch(region, generators) as watched:
+            try:
+                with recorder:
+                    outputs = self._call(event, values)
+            except GraphSpecError as error:
+                refused = [finding for finding in watched.findings if finding.severity == "error"]
+                if refused:  # what the region did before it failed explains more than how it failed
+                    raise HazardError(refused) from error
+                raise
         recording = recorder.recording
         trees = self._trees(region, outputs)
         self._dry[event.region, event.bucket] = DryRun(
@@ -196,7 +209,7 @@ class Capturer:
             bindings.extend(bind_updates(region, recording, values.params, self._params(event.bucket, run=1)))
             return [binding.slot for binding in bindings]
 
-        last = {span.value: span.last for span in context.plan.spans if span.bucket == event.bucket}
+        last = self._last_captures.get((event.region, event.bucket), {})
         held = self._held(trees, last, graph)
         with inside_capture(region.name):
             captured = context.backend.capture(CaptureRequest(graph, call, held, slots, self._names))

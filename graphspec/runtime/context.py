@@ -14,6 +14,7 @@ from graphspec.backends.base import Backend, CapturedGraph
 from graphspec.plan import Bucket, concrete
 from graphspec.runtime.axes import Axes
 from graphspec.runtime.buffers import Buffers
+from graphspec.runtime.order import Clock
 from graphspec.runtime.regions import BoundRegion
 from graphspec.runtime.samples import default_param, sample
 from graphspec.runtime.trees import Tree
@@ -128,6 +129,8 @@ class GraphSet:
     variant: Variant
     regions: dict[tuple[str, Bucket], CapturedRegion]
     copies: dict[tuple[str, Bucket], StaticCopy]
+    clock: Clock
+    eager_values: dict[str, Any] = field(default_factory=dict)
 
     def axes(self, context: Context, region: str, name: str) -> list[Axes]:
         """Which axes of each tensor of an output are bucketed: as declared, else as its captures show."""

@@ -12,6 +12,7 @@ import torch
 
 from graphspec import spec as language
 from graphspec.errors import InputError
+from graphspec.runtime.borrowed import plain
 
 
 def check_names(given: Iterable[str], known: Iterable[str], sequence: str) -> None:
@@ -51,6 +52,7 @@ class InputCheck:
         """
         if not isinstance(value, torch.Tensor):
             self._refuse(f"takes a tensor, and a {type(value).__name__} came", "torch.as_tensor makes one")
+        value = plain(value)
         if value.dtype != self._dtype:
             value = self._cast(value)
         if value.requires_grad:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from graphspec import plan as plans
 from graphspec import spec as language
 from graphspec.errors import OrderError
-from graphspec.plan import Bucket, Sequence
+from graphspec.plan import Bucket
 from graphspec.runtime.axes import Axes, cut, paste
+from graphspec.runtime.borrowed import Borrowed
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet
+from graphspec.runtime.order import Clock
 from graphspec.runtime.trees import Tree, flatten
 
 #: What a run is at: the real size of each bucketed dim, the params (padded), the results so far.
@@ -34,19 +37,36 @@ class Run:
 class GraphStep:
     """Replays one graph, and copies its results out right after."""
 
-    __slots__ = ("_captured", "_replay", "_results", "region")
+    __slots__ = ("_captured", "_clock", "_foreign", "_replay", "_results", "region")
 
-    def __init__(self, captured: CapturedRegion, results: list[Result]) -> None:
+    def __init__(
+        self,
+        captured: CapturedRegion,
+        results: list[Result],
+        clock: Clock | None,
+        foreign: Sequence[tuple[str, Bucket]],
+    ) -> None:
         self.region = captured.plan.region
         self._captured = captured
         self._replay = captured.graph.replay
         self._results = results
+        self._clock = clock
+        self._foreign = foreign
 
     def run(self, run: Run) -> None:
-        """Refresh the update slots, replay, and take the results."""
+        """Refresh the update slots, replay, and take the results.
+
+        Raises OrderError for a value of another sequence that was not made, or was overwritten.
+        """
         if self._captured.bindings:
             self._captured.refresh(run.params)
-        self._replay()
+        if self._clock is None:
+            self._replay()
+        else:
+            for value, bucket in self._foreign:
+                self._clock.require(self.region, value, bucket)
+            self._replay()
+            self._clock.replayed(self._captured.plan)
         for result in self._results:
             run.results[result.name] = result.take(run)
 
@@ -54,29 +74,35 @@ class GraphStep:
 class Result:
     """How one output of a graph becomes a result: cut to the real rows, and copied."""
 
-    __slots__ = ("_axes", "_copy", "_tensors", "_tree", "name")
+    __slots__ = ("_axes", "_lend", "_tensors", "_tree", "name")
 
-    def __init__(self, name: str, tree: Tree, tensors: list[torch.Tensor], axes: list[Axes], *, copy: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        tree: Tree,
+        tensors: list[torch.Tensor],
+        axes: list[Axes],
+        lend: Callable[[torch.Tensor], torch.Tensor] | None,
+    ) -> None:
         self.name = name
         self._tree = tree
         self._tensors = tensors
         self._axes = axes
-        self._copy = copy
+        self._lend = lend
 
     def take(self, run: Run) -> Any:
         """The value a caller gets."""
         leaves = self._tensors
         if run.padded:
             leaves = [cut(tensor, axes, run.sizes, self.name) for tensor, axes in zip(leaves, self._axes, strict=True)]
-        if self._copy:
-            leaves = [tensor.clone() for tensor in leaves]
+        leaves = [tensor.clone() if self._lend is None else self._lend(tensor) for tensor in leaves]
         return self._tree.rebuild(leaves)
 
 
 class EagerStep:
     """Runs a region as it is, on the real rows, at its place in the sequence."""
 
-    def __init__(self, context: Context, graphs: GraphSet, region: str, bucket: Bucket, results: frozenset[str]) -> None:
+    def __init__(self, context: Context, graphs: GraphSet, region: str, bucket: Bucket, results: frozenset[str], foreign: Sequence[tuple[str, Bucket]]) -> None:
         self.region = region
         self._context = context
         self._graphs = graphs
@@ -84,10 +110,13 @@ class EagerStep:
         self._plan = context.plan.regions[region]
         self._rows = context.spec.regions[region].rows
         self._results = results
+        self._foreign = foreign
 
     def run(self, run: Run) -> None:
         """Gather what the region reads, call it, hand on what it returns."""
         context = self._context
+        for value, bucket in self._foreign:
+            self._graphs.clock.require(self.region, value, bucket)
         env = {wire.value: self._read(wire.value, run) for wire in self._plan.reads}
         outputs = context.regions[self.region](env)
         for name, value in outputs.items():
@@ -96,7 +125,7 @@ class EagerStep:
             copied = self._graphs.copies.get((name, self._bucket))
             if copied is not None:
                 self._refresh(name, copied.tree, copied.tensors, value)
-            run.env[name] = value
+            run.env[name] = self._graphs.eager_values[name] = value
             if name in self._results:
                 run.results[name] = self._own(value)
 
@@ -108,6 +137,8 @@ class EagerStep:
             return run.env[name]
         if name in self._graphs.variant.absent:
             return None
+        if name in self._graphs.eager_values:  # made by an eager region of another sequence
+            return self._graphs.eager_values[name]
         buffer = context.spec.buffers.get(name)
         if name in context.buffers.static:
             view = context.buffers.view(name, self._bucket)
@@ -148,30 +179,58 @@ class EagerStep:
 class Route:
     """The steps of one sequence at one bucket."""
 
-    def __init__(self, context: Context, graphs: GraphSet, sequence: Sequence, bucket: Bucket) -> None:
+    def __init__(self, context: Context, graphs: GraphSet, sequence: plans.Sequence, bucket: Bucket) -> None:
         self.bucket = bucket
+        self.label = str(bucket)
+        self.elements = bucket.elements
         self.steps: list[GraphStep | EagerStep] = []
         results = frozenset(sequence.results)
         last_place = {name: position for position, name in enumerate(sequence.steps)}
+        made: set[str] = set()
         for position, name in enumerate(sequence.steps):
             plan = context.plan.regions[name]
             own = bucket.project(plan.dims)
             wanted = results if last_place[name] == position else frozenset[str]()
+            foreign = [
+                (wire.value, own.project(context.plan.regions[str(wire.producer)].dims))
+                for wire in plan.reads
+                if wire.source == "graph" and wire.value not in made
+            ]
+            made.update(plan.outputs)
             if plan.eager:
-                self.steps.append(EagerStep(context, graphs, name, own, wanted))
+                self.steps.append(EagerStep(context, graphs, name, own, wanted, foreign))
                 continue
             captured = graphs.regions[name, own]
-            taken = [
-                _result(context, graphs, captured, value) for value in captured.outputs if value in wanted
-            ]
-            self.steps.append(GraphStep(captured, taken))
+            taken = [_result(context, graphs, captured, value) for value in captured.outputs if value in wanted]
+            clock = graphs.clock if graphs.clock.needed else None
+            self.steps.append(GraphStep(captured, taken, clock, foreign))
 
 
 def _result(context: Context, graphs: GraphSet, captured: CapturedRegion, name: str) -> Result:
     tree, _ = captured.outputs[name]
-    buffer: language.Buffer | None = context.spec.buffers.get(name)
-    copy = buffer is None or buffer.copy or buffer.role == "state"
-    return Result(name, tree, captured.tensors(name), graphs.axes(context, captured.plan.region, name), copy=copy)
+    axes = graphs.axes(context, captured.plan.region, name)
+    lend = None
+    if name in context.plan.regions[captured.plan.region].borrowed:
+        lend = _lender(graphs, captured, name)
+    return Result(name, tree, captured.tensors(name), axes, lend)
 
 
-Step = Callable[[Run], None]
+def _lender(graphs: GraphSet, captured: CapturedRegion, name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Lends graph memory until the pool rule says that it may have been overwritten."""
+    region = captured.plan.region
+
+    def lend(tensor: torch.Tensor) -> torch.Tensor:
+        since = graphs.clock.now
+
+        def check() -> None:
+            culprit = graphs.clock.overwritten_since(captured.plan, name, since)
+            if culprit is not None:
+                message = (
+                    f"the result '{name}' of region '{region}' is read too late: its memory was lent (copy: false), and "
+                    f"region '{culprit.region}' was replayed since"
+                )
+                raise OrderError(message, hint=f"read '{name}' before the next run, or declare it without copy: false")
+
+        return Borrowed.lend(tensor, check)
+
+    return lend

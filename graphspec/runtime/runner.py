@@ -281,24 +281,43 @@ class Runner:
 
     @contextmanager
     def entered(self, *, captured: bool = True) -> Iterator[None]:
-        """One thread at a time, in the process that captured, outside of any capture, not after `close`."""
+        """`enter` and `leave` as a context."""
+        self.enter(captured=captured)
+        try:
+            yield
+        finally:
+            self.leave()
+
+    def enter(self, *, captured: bool = True) -> None:
+        """Begin to use the graphs: one thread at a time, in the process that captured, outside of any capture.
+
+        Raises ReplayError after `close`, before `capture`, and when a region runs its own runner.
+        """
         if os.getpid() != self._pid:
             raise ReplayError("this runner belongs to the parent process", hint="open the spec again after the fork")
-        with self._lock:
-            if self._closed:
-                raise ReplayError("this runner is closed", hint="open the spec again")
-            if captured and not self._captured:
-                raise ReplayError("nothing is captured yet", hint="call runner.capture() first")
-            region = capturing()
-            if region is not None:
-                raise ReplayError(f"a runner cannot run while region '{region}' is being captured")
-            if self._busy:
-                raise ReplayError("this runner is already running", hint="a region must not run its own runner")
-            self._busy = True
-            try:
-                yield
-            finally:
-                self._busy = False
+        self._lock.acquire()
+        refusal = self._refusal(captured)
+        if refusal is not None:
+            self._lock.release()
+            raise refusal
+        self._busy = True
+
+    def leave(self) -> None:
+        """End what `enter` began."""
+        self._busy = False
+        self._lock.release()
+
+    def _refusal(self, captured: bool) -> ReplayError | None:
+        if self._closed:
+            return ReplayError("this runner is closed", hint="open the spec again")
+        if captured and not self._captured:
+            return ReplayError("nothing is captured yet", hint="call runner.capture() first")
+        if self._busy:  # the lock is held by this very thread
+            return ReplayError("this runner is already running", hint="a region must not run its own runner")
+        region = capturing()
+        if region is not None:
+            return ReplayError(f"a runner cannot run while region '{region}' is being captured")
+        return None
 
     def _first_variant(self) -> Variant:
         context = self._context

@@ -41,11 +41,17 @@ class BoundSequence:
 
     def run(self, inputs: Mapping[str, Any], fills: Fills | None = None) -> dict[str, Any]:
         """Run once by replaying graphs; see `Runner.run`."""
-        with self._runner.entered(), torch.no_grad():
+        self._runner.enter()
+        grad = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)  # what torch.no_grad() does, at a tenth of its cost
+        try:
             request = self._reader.read(inputs)
             if request.bucket is None:
                 return self._miss(request)
             return self._replay(request, request.bucket, fills)
+        finally:
+            torch._C._set_grad_enabled(grad)
+            self._runner.leave()
 
     def eager(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run once by calling the model's own code at the real sizes, advancing the states as eager does."""
@@ -82,7 +88,7 @@ class BoundSequence:
             step.run(run)
         for rows, content in kept:
             rows.copy_(content)
-        self._count(request, bucket)
+        self._count(request, route)
         return {name: run.results[name] for name in self.plan.results}
 
     def _fill(self, request: Request, bucket: Bucket, fills: Fills | None) -> None:
@@ -127,15 +133,14 @@ class BoundSequence:
                     kept.append((rows, rows.clone()))
         return kept
 
-    def _count(self, request: Request, bucket: Bucket) -> None:
+    def _count(self, request: Request, route: Route) -> None:
         stats = self._runner.stats
         stats.replays += 1
-        label = str(bucket)
-        stats.bucket_hits[label] = stats.bucket_hits.get(label, 0) + 1
+        stats.bucket_hits[route.label] = stats.bucket_hits.get(route.label, 0) + 1
         real = 1
-        for dim, size in bucket.sizes:
+        for dim, size in route.bucket.sizes:
             real *= request.sizes.get(dim, size)
         stats.real += real
-        stats.padded += bucket.elements
+        stats.padded += route.elements
 
 
