@@ -23,7 +23,7 @@ _ROLES: Mapping[str, tuple[str, ...]] = {
     "copy": ("output",),
 }
 _NOT_COMPUTED = ("optional", "hold", "cast", "sample")
-_NOT_OWNED = ("shape", "dtype", "init", "layout")
+_NOT_OWNED = ("dtype", "init", "layout")  # a shape may be declared: it says which axes are bucketed
 _NOT_EAGER: Mapping[str, str] = {
     "updates": "an eager region takes the values of its params as they are",
     "on_miss": "an eager region runs at any size",

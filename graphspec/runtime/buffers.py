@@ -70,6 +70,7 @@ class Buffers:
 
     def __init__(self, spec: language.Spec, plan: plans.Plan, device: torch.device) -> None:
         self._spec = spec
+        self._plan = plan
         self.constants = plan.constants
         self.static = {
             name: StaticBuffer(buffer, plan.buffers[name], device)
@@ -92,7 +93,8 @@ class Buffers:
         for name, buffer in self._spec.buffers.items():
             if buffer.attr is not None and name not in self.owned:
                 self.owned[name] = owned_tensors(model, buffer)
-                for tensor in self.owned[name].values():
+                for path, tensor in self.owned[name].items():
+                    self._check_owned(buffer, path, tensor)
                     self._remember(tensor)
 
     def view(self, name: str, bucket: Bucket) -> torch.Tensor:
@@ -113,13 +115,11 @@ class Buffers:
         """Whether some buffer is a copy of a param or a size."""
         return bool(self._derived)
 
-    def state_views(self, bucket: Bucket) -> list[tuple[str, torch.Tensor]]:
-        """Every static state at a bucket, if it depends on one."""
-        return [
-            (name, self.view(name, bucket))
-            for name, buffer in self.static.items()
-            if buffer.spec.role == "state" and buffer.dims and all(dim in dict(bucket.sizes) for dim in buffer.dims)
-        ]
+    def states_with_rows(self) -> list[tuple[str, torch.Tensor]]:
+        """Every state whose declared shape has bucketed dims, at its largest."""
+        found = [(name, buffer.largest) for name, buffer in self.static.items() if buffer.spec.role == "state"]
+        owned = [(name, tensor) for name, tensors in self.owned.items() for tensor in tensors.values()]
+        return [(name, tensor) for name, tensor in found + owned if self._spec.buffers[name].shape is not None]
 
     def poison(self) -> None:
         """Fill every input buffer with NaN, or minus one."""
@@ -133,6 +133,14 @@ class Buffers:
         with torch.no_grad():
             for tensor, initial in self._initial:
                 tensor.copy_(initial)
+
+    def _check_owned(self, buffer: language.Buffer, path: str, tensor: torch.Tensor) -> None:
+        """A declared shape says which axes of the model's own tensor are bucketed, so it must be the tensor's."""
+        largest = self._plan.buffers[buffer.name].largest
+        if buffer.shape is not None and tuple(tensor.shape) != largest:
+            declared = ", ".join(map(str, buffer.shape))
+            message = f"state '{buffer.name}' is declared [{declared}], and {path} has the shape {list(tensor.shape)}"
+            raise ModelError(message, hint=f"at the largest buckets it must be {list(largest or ())}")
 
     def _remember(self, state: torch.Tensor) -> None:
         self._initial.append((state, state.detach().clone()))

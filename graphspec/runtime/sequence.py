@@ -124,12 +124,11 @@ class BoundSequence:
     def _padded_states(self, request: Request, bucket: Bucket) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The rows of states that the run has no real rows for, with their content: they stay as they were."""
         kept = []
-        for name, view in self._context.buffers.state_views(bucket):
+        for name, state in self._context.buffers.states_with_rows():
             axes = Axes.declared(self._context.spec.buffers[name].shape or ())
             for axis, (dim, factor) in axes.scaled.items():
                 if dim in request.sizes and dim in self.plan.dims:
-                    real = factor * request.sizes[dim]
-                    rows = view.narrow(axis, real, view.shape[axis] - real)
+                    rows = state.narrow(axis, factor * request.sizes[dim], factor * (bucket[dim] - request.sizes[dim]))
                     kept.append((rows, rows.clone()))
         return kept
 
