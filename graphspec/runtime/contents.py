@@ -13,7 +13,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,7 +117,7 @@ class Contents(TorchDispatchMode):
 
     def restore(self) -> None:
         """Put every written storage back; the clones stay for the next time."""
-        with quiet():
+        with quiet(), self._other_streams_done():
             for record in self._records.values():
                 storage = record.storage() if record.dirty and not record.kept else None
                 if storage is not None and record.clone is not None:
@@ -128,8 +129,23 @@ class Contents(TorchDispatchMode):
 
     def unexplained(self) -> list[str]:
         """Storages that were read and whose content changed though no schema said so. After `restore`."""
-        with quiet():
+        with quiet(), self._other_streams_done():
             return [record.tensor for record in self._records.values() if self._lied(record)]
+
+    @contextmanager
+    def _other_streams_done(self) -> Iterator[None]:
+        """Regions run on streams of their own: wait for them before, and let them wait for us after."""
+        on_device = any(clone.device.type != "cpu" for clone in self._clones()) or any(
+            device.type != "cpu" for device in self._weights
+        )
+        if on_device:
+            torch.accelerator.synchronize()
+        yield
+        if on_device:
+            torch.accelerator.synchronize()
+
+    def _clones(self) -> Iterator[torch.Tensor]:
+        return (record.clone for record in self._records.values() if record.clone is not None)
 
     def _lied(self, record: _Record) -> bool:
         storage = record.storage() if record.checksum is not None else None

@@ -14,6 +14,7 @@ import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import is_
 from types import MethodType
 from typing import Any, Literal
 
@@ -104,6 +105,8 @@ class PythonState:
         outcomes = []
         for kept in self._kept.values():
             outcome = _compare(kept)
+            if outcome.now is kept.content:
+                continue
             outcomes.append(outcome)
             _take_lazy(kept, outcome)
             if not _identical(outcome.now, outcome.target):
@@ -121,7 +124,18 @@ def _report(outcomes: Iterable[_Comparison]) -> tuple[tuple[Change, ...], tuple[
     return tuple(changes), tuple(created)
 
 
+def _untouched(part: Part, content: dict[Any, Any]) -> bool:
+    """Whether a dict or sequence holds the very objects it held, told without a copy: nearly every part does."""
+    mapping = part.mapping() if part.kind != "globals" else None
+    if mapping is not None:
+        same_keys = len(mapping) == len(content) and all(map(is_, mapping, content))
+        return same_keys and all(map(is_, mapping.values(), content.values()))
+    return part.kind == "sequence" and len(part.owner) == len(content) and all(map(is_, part.owner, content.values()))
+
+
 def _compare(kept: _Kept) -> _Comparison:
+    if _untouched(kept.part, kept.content):
+        return _Comparison(kept.content, kept.content)
     now = kept.part.read()
     if _identical(now, kept.content):
         return _Comparison(kept.content, now)

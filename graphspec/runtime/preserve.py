@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -33,6 +33,8 @@ from graphspec.runtime.tensors import TensorState
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_T = TypeVar("_T")
 
 __all__ = ["Change", "Changes", "Session", "preserve"]
 
@@ -134,16 +136,17 @@ class Session:
 
     def _put_back(self) -> Changes:
         """Every step is tried even if another fails, so that one bad tensor does not leave the rest changed."""
-        changes = self.changes()
-        self._note(changes)
         with quiet():
+            memory, written, moved = self._tensors.changes(), self._contents.written(), self._ambient.host_moved()
             self._attempt(self._tensors.restore)
             self._attempt(self._contents.restore)
             self._attempt(self._tensors.settle)
-            self._attempt(self._objects.restore)
-            if changes.created:
+            rebound, created = self._attempt(self._objects.restore) or ((), ())
+            if created:
                 self._attempt(self._extend)
         self._attempt(self._ambient.restore)
+        changes = Changes((*rebound, *memory), created, written, moved)
+        self._note(changes)
         return changes
 
     def _extend(self) -> None:
@@ -158,11 +161,12 @@ class Session:
         self.written += [name for name in changes.written if name not in self.written]
         self.host_random = tuple(dict.fromkeys((*self.host_random, *changes.host_random)))
 
-    def _attempt(self, step: Callable[[], Any]) -> None:
+    def _attempt(self, step: Callable[[], _T]) -> _T | None:
         try:
-            step()
+            return step()
         except Exception as error:  # noqa: BLE001 # reported once all steps were tried
             self._failures.append(error)
+            return None
 
     def _save_whole(self) -> None:
         if self._compiled:

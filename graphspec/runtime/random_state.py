@@ -36,6 +36,10 @@ class Ambient:
             states = tuple((generator, generator.get_state()) for generator in every.values())
         return cls(states, tuple((name, get()) for name, (get, _) in _host_streams().items()), flags)
 
+    def drawn(self) -> bool:
+        """Whether any of the generators has moved since."""
+        return any(not torch.equal(generator.get_state(), state) for generator, state in self.generators)
+
     def host_moved(self) -> tuple[str, ...]:
         """Which of Python's and numpy's global streams have moved since: "random", "numpy.random"."""
         streams = _host_streams()
