@@ -9,7 +9,6 @@ Importing this package does not import torch; `open` does.
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from graphspec.errors import (
@@ -35,10 +34,7 @@ if TYPE_CHECKING:
     from graphspec.runtime.runner import Runner
     from graphspec.spec import Spec
 
-try:
-    __version__ = version("graphspec")
-except PackageNotFoundError:  # run from a checkout that was not installed
-    __version__ = "0.1.0"
+    __version__: str
 
 __all__ = [
     "CaptureError",
@@ -67,7 +63,7 @@ def load(path: str | Path) -> Spec:
     """Read and check a spec. Raises SpecError with every finding."""
     from pathlib import Path
 
-    from graphspec.load import load as read
+    from graphspec.loading import load as read  # not `graphspec.load`: a module of that name would replace this
 
     return read(Path(path))
 
@@ -91,6 +87,13 @@ def open(path: str | Path | Spec, *, model: Any = None, device: str | None = Non
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":  # late: importlib.metadata takes a third of the time of a whole `validate`
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("graphspec")
+        except PackageNotFoundError:  # run from a checkout that was not installed
+            return "0.1.0"
     if name == "Spec":
         from graphspec.spec import Spec
 

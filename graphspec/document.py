@@ -6,7 +6,6 @@ data never share a list. Nothing is known here about the language but its versio
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from graphspec.errors import Diagnostic, KeyPath, SpecError
+from graphspec.errors import Diagnostic, SpecError
+from graphspec.finding import absolute
 from graphspec.reading import characters
 from graphspec.reading.compose import TAG, compose
 from graphspec.reading.construct import Constructor, Members
@@ -93,11 +93,11 @@ def _clean(document: Document, findings: list[Diagnostic]) -> Document:
 
 
 def _text(path: Path) -> str:
-    full = os.path.abspath(path)
+    full = absolute(path)
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        raise _unreadable("GS001", f"there is no file {full}", path, "check the name, and the folder it is in") from None
+        raise _unreadable("GS001", f"there is no file {full}", path, "check its name and folder") from None
     except IsADirectoryError:
         raise _unreadable("GS001", f"{full} is a folder", path, "name the spec file inside it") from None
     except (OSError, ValueError) as error:

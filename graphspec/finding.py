@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphspec.errors import Diagnostic, KeyPath, Severity
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from graphspec.document import Document
 
 
-def finding(
+def finding(  # noqa: PLR0913  the fields of a Diagnostic
     document: Document | None,
     code: str,
     message: str,
@@ -40,6 +42,11 @@ def in_order(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
             seen.add(place)
             kept.append(each)
     return kept
+
+
+def absolute(path: Path) -> str:
+    """The full path that was tried, as it was spelt: links stay as they are, so that a reader finds the slip."""
+    return os.path.abspath(path)  # noqa: PTH100  Path.resolve would follow links
 
 
 def dotted(path: KeyPath) -> str:

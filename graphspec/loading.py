@@ -12,8 +12,7 @@ from graphspec import rules, schema
 from graphspec.build_spec import build
 from graphspec.errors import Diagnostic, SpecError
 from graphspec.finding import in_order
-from graphspec.salvage import further_findings
-from graphspec.spec import Spec
+from graphspec.spec import Spec, reads
 
 
 def load(path: Path | str) -> Spec:
@@ -38,6 +37,8 @@ def inspect(path: Path | str) -> tuple[Spec | None, list[Diagnostic]]:
             return None, list(error.diagnostics)
         refused = schema.check(document)
         if findings or refused:
+            from graphspec.salvage import further_findings  # only for a spec with a mistake
+
             return None, in_order([*findings, *_unsaid(refused, findings), *further_findings(document, refused)])
         spec = build(document)
         return spec, in_order([*(found := rules.check(spec)), *_order(spec, found)])
@@ -51,15 +52,13 @@ def _unsaid(refused: list[Diagnostic], said: list[Diagnostic]) -> list[Diagnosti
 
 def _order(spec: Spec, found: list[Diagnostic]) -> list[Diagnostic]:
     """The findings of the compiler, which can lower only what the rules passed."""
-    from graphspec.compiler import compile_spec
+    made = {name for region in spec.regions.values() for name in region.outputs}
+    handed_on = any(name in made for region in spec.regions.values() for name in reads(region))
+    if not handed_on or any(each.severity == "error" for each in found):
+        return []  # only a value that one region makes and another reads can come too late
+    from graphspec.compiler import order_findings
 
-    if any(each.severity == "error" for each in found):
-        return []
-    try:
-        compile_spec(spec)
-    except SpecError as error:
-        return list(error.diagnostics)
-    return []
+    return order_findings(spec)
 
 
 @contextmanager

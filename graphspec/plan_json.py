@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -76,6 +75,8 @@ def digest(plan: Plan) -> str:
     Equal for specs that differ only in name, comments, paths, or the order of keys where that order has no meaning.
     The device's index is not part of it, its kind is: ranks of one job use ``npu:0``, ``npu:1``, ...
     """
+    import hashlib  # `validate` has no use for it
+
     data = to_json(plan)
     del data["digest"], data["name"]
     data["device"] = plan.device.partition(":")[0]

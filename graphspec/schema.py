@@ -17,9 +17,11 @@ from jsonschema.validators import extend
 
 from graphspec.document import Document
 from graphspec.errors import Diagnostic, KeyPath
-from graphspec.schema_messages import findings_of
+from graphspec.finding import finding
 
 FILE = "graphspec-v1.schema.json"
+#: Of one run of sizes: each of them is a graph.
+MOST_SIZES = 4096
 _ANNOTATIONS = frozenset({"title", "description", "examples", "default", "$defs", "$schema", "$id"})
 
 
@@ -49,9 +51,23 @@ def check(document: Document) -> list[Diagnostic]:
         about_keys = error.validator in {"additionalProperties", "required", "dependentRequired"}
         mistake = (error.validator if about_keys else None, tuple(error.absolute_path))
         if mistake not in judged:
+            from graphspec.schema_messages import findings_of  # only for a spec with a mistake
+
             judged.add(mistake)
             findings.extend(findings_of(error, document))
-    return findings
+    return findings or list(_long_runs(document))
+
+
+def _long_runs(document: Document) -> Iterator[Diagnostic]:
+    """GS106: a run of sizes that would fill the memory when it is expanded, which JSON Schema cannot say."""
+    for name, dim in document.data.get("dims", {}).items():
+        sizes = dim.get("sizes", dim) if isinstance(dim, dict) else dim
+        for run in sizes if isinstance(sizes, list) else [sizes]:
+            count = (run["to"] - run["from"]) // run.get("step", 1) + 1 if isinstance(run, dict) and "to" in run else 0
+            if count > MOST_SIZES:
+                message = f"a run of dim '{name}' stands for {count:,} sizes; at most {MOST_SIZES:,} are supported"
+                path = ("dims", name)
+                yield finding(document, "GS106", message, path, hint="write a larger `step`, or fewer sizes")
 
 
 @functools.cache
@@ -60,7 +76,7 @@ def _validator() -> Any:
     # YAML knows what an integer is: 4.0 is not one, though JSON Schema says so.
     strict = base.TYPE_CHECKER.redefine("integer", lambda _, value: isinstance(value, int) and value is not True
                                         and value is not False)  # fmt: skip
-    return extend(base, type_checker=strict)(_Inliner(published()).schema)
+    return extend(base, type_checker=strict)(_Inliner(published()).schema)  # type: ignore[no-untyped-call]
 
 
 class _Inliner:

@@ -124,7 +124,7 @@ def _range(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic
 def _count(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
     what = "keys" if error.validator.endswith("Properties") else "items"
     if not error.instance:
-        message, hint = f"`{dotted(path)}` is {shown(error.instance) or 'empty'}", "give it a value, or remove the key"
+        message, hint = f"`{dotted(path)}` is {shown(error.instance)}", "give it a value, or remove the key"
         if error.validator == "minLength":
             message = f"`{dotted(path)}` is an empty text"
     elif error.validator == "maxProperties":
@@ -134,11 +134,11 @@ def _count(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic
         return
     else:
         message = f"`{dotted(path)}` has {len(error.instance)} {what}; it takes {error.validator_value}"
-        hint = _how(error)
+        hint = _how(error) or f"give it {error.validator_value}"
     yield finding(document, "GS108", message, path, hint=hint)
 
 
-def _excluded(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
+def _excluded(_error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
     message = f"`{dotted(path)}` cannot stand beside the other keys here"
     yield finding(document, "GS109", message, path, key=True, hint="keep one of the two ways to write it")
 
@@ -185,24 +185,31 @@ def _how(error: Any) -> str | None:
     """How to write what was meant."""
     value, kinds = error.instance, error.schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
-    if isinstance(value, str) and "boolean" in kinds and value.lower() in _BOOLEAN_WORDS:
-        return f"YAML 1.2 reads {value} as text: write true or false, without quotes"
+    hint = None
     if isinstance(value, str):
-        if value.startswith("(") and not value.endswith(")"):
-            return "a list needs square brackets, such as [4, 8]"
-        listed = _as_list(value)
-        if listed and "array" in kinds:
-            return f"write the list as {listed}"
-        if listed and error.absolute_path and isinstance(error.absolute_path[-1], int):
-            return f"separate the items with commas: {listed}"
-        if "pattern" in error.schema and "." in value and "attr" in error.schema.get("properties", {}):
-            return f"for an object of the model write {{attr: {value}}}"
-    if isinstance(value, int | float) and not isinstance(value, bool) and "string" in kinds and len(kinds) == 1:
-        return f'quote it: "{value}"'
-    if isinstance(value, bool | int | float) and "const" in error.schema.get("properties", {}):
-        return f"write a literal as {{const: {json.dumps(value)}}}"
+        hint = _how_text(error, value, kinds)
+    elif isinstance(value, bool | int | float) and "const" in error.schema.get("properties", {}):
+        hint = f"write a literal as {{const: {json.dumps(value)}}}"
+    elif isinstance(value, int | float) and not isinstance(value, bool) and kinds == ["string"]:
+        hint = f'quote it: "{value}"'
     example = _example(error.schema)
-    return f"write, for example, {example}" if example else None
+    return hint or (f"write, for example, {example}" if example else None)
+
+
+def _how_text(error: Any, value: str, kinds: list[str]) -> str | None:
+    """What a text should have been."""
+    if "boolean" in kinds and value.lower() in _BOOLEAN_WORDS:
+        return f"YAML 1.2 reads {value} as text: write true or false, without quotes"
+    listed = _as_list(value)
+    if value.startswith("(") and not value.endswith(")"):
+        return "a list needs square brackets, such as [4, 8]"
+    if listed and "array" in kinds:
+        return f"write the list as {listed}"
+    if listed and error.absolute_path and isinstance(error.absolute_path[-1], int):
+        return f"separate the items with commas: {listed}"
+    if "." in value and "attr" in error.schema.get("properties", {}):
+        return f"for an object of the model write {{attr: {value}}}"
+    return None
 
 
 def _as_list(value: str) -> str | None:
@@ -225,4 +232,3 @@ def flow(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {flow(each)}" for key, each in value.items()) + "}"
     return value if isinstance(value, str) else json.dumps(value)
-

@@ -81,29 +81,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. 0 good, 1 findings, 2 usage, 3 device or runtime, 130 interrupted."""
     try:
         result = group.main(arguments, prog_name="graphspec", standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
-    except click.ClickException as error:
-        error.show()
-        return _USAGE
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        return _INTERRUPTED
-    except GraphSpecError as error:
-        _show(error)
-        return error.exit_code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit fails no more
-        return _NO_READER
-    except SystemExit as stop:  # click's own answer to a closed pipe
-        return _NO_READER if stop.code == 1 else int(stop.code or 0)
-    except Exception:  # a bug of graphspec's own: the traceback is what its report needs
-        import traceback
-
-        traceback.print_exc()
-        click.echo("graphspec failed for a reason of its own; please report the lines above", err=True)
-        return _INTERNAL
+    except BaseException as error:  # noqa: BLE001  every way out has an exit code
+        return _exit_code(error)
     return result if isinstance(result, int) else 0
+
+
+def _exit_code(error: BaseException) -> int:
+    """What an exception that ends a command means: the message goes to stderr, the code to the caller."""
+    code = _INTERNAL
+    match error:
+        case click.exceptions.Exit():
+            code = error.exit_code
+        case click.ClickException():
+            error.show()
+            code = _USAGE
+        case click.Abort() | KeyboardInterrupt():
+            click.echo("interrupted", err=True)
+            code = _INTERRUPTED
+        case GraphSpecError():
+            _show(error)
+            code = error.exit_code
+        case BrokenPipeError():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit fails no more
+            code = _NO_READER
+        case SystemExit():  # click's own answer to a closed pipe
+            code = _NO_READER if error.code == 1 else int(error.code or 0)
+        case _:  # a bug of graphspec's own: the traceback is what its report needs
+            import traceback
+
+            traceback.print_exception(error)
+            click.echo("graphspec failed for a reason of its own; please report the lines above", err=True)
+    return code
 
 
 def _show(error: GraphSpecError) -> None:

@@ -36,8 +36,8 @@ CODES: Final = (
          "buffers: {y: {role: output, shape: [batch, 8], dtype: float32}}\n"
          "regions: {f: {call: model, inputs: [x], outputs: y}}"),
     Code("GS407", "The buckets lead to too many graphs.",
-         "Every region is captured once for each bucket. An NPU has about 2,048 streams, one for each graph, and reports"
-         " their end as a lack of storage.",
+         "Every region is captured once for each bucket. An NPU has about 2,048 streams, one for each graph, and"
+         " reports their end as a lack of storage.",
          "dims: {batch: {from: 1, to: 5000}}", "dims: {batch: [1, 2, 4, 8, 16, 32]}"),
     Code("GS408", "`on_miss: eager` cannot work here.",
          "A state is allocated for the largest bucket, so it has no rows for a larger run.",

@@ -13,21 +13,17 @@ the way the rules report.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from graphspec.compiler.buckets import bucket_list
-from graphspec.compiler.buffers import plan_buffers
-from graphspec.compiler.dims import region_dims
-from graphspec.compiler.schedule import capture_schedule, graphs_in, pool_orders
-from graphspec.compiler.sequences import plan_sequences
-from graphspec.compiler.spans import plan_spans
-from graphspec.compiler.wires import plan_regions
-from graphspec.errors import SpecError
-from graphspec.plan import Plan
-from graphspec.plan_json import digest
-from graphspec.rules import order
+from graphspec.errors import Diagnostic, SpecError
 from graphspec.spec import Constant, Spec
 
-__all__ = ["compile_spec"]
+if TYPE_CHECKING:
+    from graphspec.plan import Plan
+
+# The passes are imported where they are used: some rules need one of them, and `validate` starts fast.
+
+__all__ = ["compile_spec", "order_findings"]
 
 
 def compile_spec(spec: Spec) -> Plan:
@@ -37,6 +33,9 @@ def compile_spec(spec: Spec) -> Plan:
         SpecError: a declared sequence reads a value before it is made, or after its memory was reused (GS3xx);
             all findings at once.
     """
+    from graphspec.plan_json import digest
+    from graphspec.rules import order
+
     plan = _lower(spec)
     findings = order.check(spec, plan)
     if findings:
@@ -44,7 +43,23 @@ def compile_spec(spec: Spec) -> Plan:
     return replace(plan, digest=digest(plan))
 
 
+def order_findings(spec: Spec) -> list[Diagnostic]:
+    """What `compile_spec` would raise for a checked spec, for a caller that needs the findings and no plan."""
+    from graphspec.rules import order
+
+    return order.check(spec, _lower(spec))
+
+
 def _lower(spec: Spec) -> Plan:
+    from graphspec.compiler.buckets import bucket_list
+    from graphspec.compiler.buffers import plan_buffers
+    from graphspec.compiler.dims import region_dims
+    from graphspec.compiler.schedule import capture_schedule, graphs_in, pool_orders
+    from graphspec.compiler.sequences import plan_sequences
+    from graphspec.compiler.spans import plan_spans
+    from graphspec.compiler.wires import plan_regions
+    from graphspec.plan import Plan
+
     buckets = bucket_list(spec)
     dims = region_dims(spec)
     sequences = plan_sequences(spec, dims, buckets)

@@ -24,7 +24,7 @@ _WORDS = {
 _FIRST = frozenset("+-.0123456789")
 _INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-VARIABLE = re.compile(r"\$\{[^{}\n]*\}")
+VARIABLE = r"\$\{[^{}\n]*\}"
 _OPENINGS = "[{'\""
 
 
@@ -60,35 +60,35 @@ def compose(text: str, file: str, loader_class: Any = _LOADER) -> yaml.Node:
         # Not a YAML "load": the nodes are composed, and graphspec constructs the data itself.
         loader = loader_class(text)
         if not loader.check_node():
-            raise _refused("GS003", "the file holds no spec: it is empty", file, 1, 1, "graphspec init writes one")
-        root = loader.get_node()
+            raise _refused("GS003", "the file holds no spec: it is empty", file, (1, 1), "graphspec init writes one")
+        root: yaml.Node = loader.get_node()
         if not loader.check_event(yaml.StreamEndEvent):
             mark = loader.peek_event().start_mark
             message = "a second document begins here; a spec file holds one"
-            raise _refused("GS010", message, file, mark.line + 1, mark.column + 1, "split the file at the `---` line")
+            raise _refused("GS010", message, file, (mark.line + 1, mark.column + 1), "split the file at the `---` line")
     except yaml.MarkedYAMLError as error:
         raise SpecError([_syntax(error, text, file)]) from None
     except RecursionError:
-        raise _refused("GS011", "the file is nested too deeply to be read", file, 1, 1, "flatten it") from None
+        raise _refused("GS011", "the file is nested too deeply to be read", file, (1, 1), "flatten it") from None
     return root
 
 
-def _refused(code: str, message: str, file: str, line: int, column: int, hint: str) -> SpecError:
-    return SpecError([Diagnostic(code, message, file=file, line=line, column=column, hint=hint)])
+def _refused(code: str, message: str, file: str, place: tuple[int, int], hint: str) -> SpecError:
+    return SpecError([Diagnostic(code, message, file=file, line=place[0], column=place[1], hint=hint)])
 
 
 def _refuse_forbidden(text: str, file: str) -> None:
-    found = characters.FORBIDDEN.search(text)
-    if found:
-        before = characters.LINE_BREAK.split(text[: found.start()])
-        message = f"{characters.name_of(found[0])} is not allowed in a spec"
+    at = characters.forbidden(text)
+    if at is not None:
+        before = characters.lines_of(text[:at])
+        message = f"{characters.name_of(text[at])} is not allowed in a spec"
         place = (len(before), len(before[-1]) + 1)
-        raise _refused("GS005", message, file, *place, characters.remedy(found[0]))
+        raise _refused("GS005", message, file, place, characters.remedy(text[at]))
 
 
 def _syntax(error: yaml.MarkedYAMLError, text: str, file: str) -> Diagnostic:
     """The finding for what YAML could not read: the slip that explains it, else the character it stopped at."""
-    lines = characters.LINE_BREAK.split(text)
+    lines = characters.lines_of(text)
     mark = error.problem_mark or error.context_mark
     places = [(m.line, m.column) for m in (mark, error.context_mark) if m is not None]
     for line, _ in places:
@@ -98,7 +98,7 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, file: str) -> Diagnostic:
             message = f"{characters.name_of(row[odd])} is not allowed here"
             return Diagnostic("GS005", message, file=file, line=line + 1, column=odd + 1,
                               hint=characters.remedy(row[odd]))  # fmt: skip
-        variable = VARIABLE.search(row.partition(" #")[0])
+        variable = re.search(VARIABLE, row.partition(" #")[0])
         if variable:
             return variable_finding(variable[0], file, line + 1, variable.start() + 1)
     problem = " ".join(filter(None, (error.context, error.problem)))

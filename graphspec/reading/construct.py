@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from graphspec.reading import characters
 from graphspec.reading.compose import TAG, VARIABLE, core_tag, variable_finding
 
 #: Key to (node of the key, node of the value), of one mapping with its merges resolved.
-Members = Mapping[str, tuple[yaml.Node, yaml.Node]]
+Members = Mapping[str, tuple[yaml.ScalarNode, yaml.Node]]
 
 #: Values that aliases may add to those written in the file: templates of real specs add some thousands.
 MAX_COPIED = 200_000
@@ -42,7 +43,7 @@ class Constructor:
             TAG + "null": lambda _: None,
         }
 
-    def value(self, node: yaml.Node) -> Any:
+    def value(self, node: Any) -> Any:
         """The data of ``node``: dicts with text keys, lists and scalars, shared with nothing."""
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
@@ -78,7 +79,7 @@ class Constructor:
         if known is not None:
             return known
         self._check_tag(node, "map")
-        local: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        local: dict[str, tuple[yaml.ScalarNode, yaml.Node]] = {}
         for key_node, value_node in node.value:
             key = self._key(key_node, value_node)
             if key is None:
@@ -95,14 +96,13 @@ class Constructor:
         self.members[id(node)] = entries
         return entries
 
-    def _merged(self, local: dict[str, tuple[yaml.Node, yaml.Node]]) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+    def _merged(self, local: dict[str, tuple[yaml.ScalarNode, yaml.Node]]) -> Members:
         """What the `<<` of these entries brings in; the key itself is taken out of ``local``."""
-        key_node, value = local.get("<<", (None, None))
-        if key_node is None or value is None or key_node.style in {"'", '"'}:
+        if "<<" not in local or local["<<"][0].style in {"'", '"'}:
             return {}
-        del local["<<"]
+        _, value = local.pop("<<")
         sources = value.value if isinstance(value, yaml.SequenceNode) else [value]
-        merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        merged: dict[str, tuple[yaml.ScalarNode, yaml.Node]] = {}
         for source in sources:
             if not isinstance(source, yaml.MappingNode):
                 self._report("GS008", "`<<` merges a mapping or a list of mappings", source, "write `<<: *name`")
@@ -150,7 +150,7 @@ class Constructor:
     def _text(self, node: yaml.ScalarNode) -> str:
         """The text, without what was reported in it: what follows a slip is no second one."""
         text: str = node.value
-        if "${" in text and (found := VARIABLE.search(text)):
+        if "${" in text and (found := re.search(VARIABLE, text)):
             mark = node.start_mark
             self._add(variable_finding(found[0], self._file, mark.line + 1, mark.column + 1))
         if text.isascii() or node.style in {"'", '"', "|", ">"}:
@@ -195,4 +195,3 @@ def _integer(text: str) -> int:
 def _float(text: str) -> float:
     word = text.lower()
     return float(word.replace(".inf", "inf").replace(".nan", "nan"))
-

@@ -14,6 +14,6 @@ def read_sources(findings: Iterable[Diagnostic]) -> Mapping[str, str]:
     for file in {finding.file for finding in findings if finding.file is not None and finding.line is not None}:
         try:
             texts[file] = Path(file).read_text(encoding="utf-8-sig", errors="replace")
-        except (OSError, ValueError):
+        except (OSError, ValueError):  # noqa: PERF203  a few files
             continue
     return texts

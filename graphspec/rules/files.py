@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from graphspec.errors import Diagnostic, KeyPath
-from graphspec.finding import finding
+from graphspec.finding import absolute, finding
 from graphspec.nearest import did_you_mean
 from graphspec.rules.walk import arguments
 from graphspec.spec import Make, Spec
@@ -27,7 +26,7 @@ def missing_functions(spec: Spec) -> Iterator[Diagnostic]:
             continue  # a package: finding it could run its code
         place = spec.locate(file)
         if not place.is_file():
-            message = f"there is no file {os.path.abspath(place)}"
+            message = f"there is no file {absolute(place)}"
             hint = "paths are relative to the spec file"
             yield finding(spec.document, "GS214", message, path, hint=hint)
             continue
@@ -36,7 +35,7 @@ def missing_functions(spec: Spec) -> Iterator[Diagnostic]:
         defined, first = names[place], name.partition(".")[0]
         if defined is not None and first not in defined:
             message = f"{file} defines no '{first}'"
-            hint = did_you_mean(first, defined, f"define it in {os.path.abspath(place)}")
+            hint = did_you_mean(first, defined, f"define it in {absolute(place)}")
             yield finding(spec.document, "GS214", message, path, hint=hint)
 
 
@@ -84,7 +83,7 @@ def weights(spec: Spec) -> Iterator[Diagnostic]:
         message = f"weights '{name}' are neither .safetensors nor .pt"
         yield finding(spec.document, "GS215", message, path, hint="save them with safetensors.torch.save_file")
     elif not spec.locate(name).is_file():
-        message = f"there is no weights file {os.path.abspath(spec.locate(name))}"
+        message = f"there is no weights file {absolute(spec.locate(name))}"
         yield finding(spec.document, "GS215", message, path, severity="warning",
                       hint="`run` needs it; paths are relative to the spec file")  # fmt: skip
 
@@ -99,5 +98,5 @@ def samples(spec: Spec) -> Iterator[Diagnostic]:
             message = f"the sample file '{buffer.sample.value}' is neither .npy, .pt nor .safetensors"
             yield finding(spec.document, "GS214", message, path, hint="save it with numpy.save")
         elif not place.is_file():
-            message = f"there is no file {os.path.abspath(place)}"
+            message = f"there is no file {absolute(place)}"
             yield finding(spec.document, "GS214", message, path, hint="paths are relative to the spec file")

@@ -29,7 +29,7 @@ def uncuttable_results(spec: Spec) -> Iterator[Diagnostic]:
             continue
         if region.eager and region.rows == "real":
             continue  # it never saw a padded row
-        message = f"the result '{name}' comes from the bucketed dim '{padded[0]}' and has no shape, so no rows can be cut"
+        message = f"the result '{name}' depends on the bucketed dim '{padded[0]}' and has no shape, so it cannot be cut"
         if buffer is not None:
             path: KeyPath = ("buffers", name)
             yield finding(spec.document, "GS406", message, path, key=True, hint=f"add `shape: [{padded[0]}, ...]`")
@@ -66,10 +66,10 @@ def too_many(spec: Spec) -> Iterator[Diagnostic]:
     dims = {name: each for name, each in region_dims(spec).items() if _is_captured(spec, name)}
     total, limit = _graphs(spec, dims, {}), spec.capture.max_graphs
     if limit is not None and total > limit:
-        message = f"{_product(spec, dims, total)}, and `capture.max_graphs` is {limit:,}"
+        message = f"{_product(dims, total)}, and `capture.max_graphs` is {limit:,}"
         yield finding(spec.document, "GS407", message, ("capture", "max_graphs"), hint=_fewer(spec, dims, limit))
     elif total > STREAM_BUDGET and spec.device.startswith(("npu", "auto")):
-        message = f"{_product(spec, dims, total)}, and an NPU has about {STREAM_BUDGET:,} streams, one for each graph"
+        message = f"{_product(dims, total)}, and an NPU has about {STREAM_BUDGET:,} streams, one for each graph"
         yield finding(spec.document, "GS407", message, _largest_place(spec, dims), key=True,
                       hint=_fewer(spec, dims, STREAM_BUDGET),
                       severity="error" if spec.device.startswith("npu") else "warning")  # fmt: skip
@@ -90,7 +90,7 @@ def _graphs(spec: Spec, dims: Mapping[str, tuple[str, ...]], kept: Mapping[str, 
     return sum(counts[used] for used in dims.values())
 
 
-def _product(spec: Spec, dims: Mapping[str, tuple[str, ...]], total: int) -> str:
+def _product(dims: Mapping[str, tuple[str, ...]], total: int) -> str:
     each = total // len(dims)
     if each * len(dims) == total and len(set(dims.values())) == 1:
         return f"{len(dims)} regions x {each} buckets are {total:,} graphs"
@@ -150,6 +150,6 @@ def fallback_with_state(spec: Spec) -> Iterator[Diagnostic]:
         for name in dict.fromkeys((*reads(region), *region.outputs)):
             buffer = spec.buffers.get(name)
             if buffer is not None and buffer.role == "state" and (named := padded_dims(spec, buffer.shape)):
-                message = f"the state '{name}' ends at the largest '{named[0]}', so a larger run cannot fall back to eager"
+                message = f"the state '{name}' ends at the largest '{named[0]}': a larger run cannot fall back to eager"
                 yield finding(spec.document, "GS408", message, path, hint="remove `on_miss: eager`")
                 break

@@ -26,15 +26,19 @@ def misfit(value: Any, dtype: str) -> str | None:
     """Why ``dtype`` cannot hold this number or boolean; None where it can, rounding of fractions aside."""
     if dtype == "bool":
         return None if isinstance(value, bool) or value in (0, 1) else "a bool buffer holds true and false"
-    if isinstance(value, bool):
-        return f"{dtype} holds numbers, not true and false"
-    if not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return f"{dtype} holds numbers"
-    if dtype in INTEGERS:
-        low, high = INTEGERS[dtype]
-        if not isinstance(value, int):
-            return f"{dtype} holds integers"
-        return None if low <= value <= high else f"{dtype} holds {low} to {high}"
+    return _not_integer(value, dtype) if dtype in INTEGERS else _not_float(value, dtype)
+
+
+def _not_integer(value: float, dtype: str) -> str | None:
+    low, high = INTEGERS[dtype]
+    if not isinstance(value, int):
+        return f"{dtype} holds integers"
+    return None if low <= value <= high else f"{dtype} holds {low} to {high}"
+
+
+def _not_float(value: float, dtype: str) -> str | None:
     if isinstance(value, float) and not math.isfinite(value):
         return f"{dtype} has no infinity" if dtype in _WITHOUT_INFINITY and math.isinf(value) else None
     return None if abs(value) <= FLOATS[dtype] else f"{dtype} holds up to {FLOATS[dtype]:g}"

@@ -25,14 +25,14 @@ def unknown_values(spec: Spec) -> Iterator[Diagnostic]:
 def names_with_two_meanings(spec: Spec) -> Iterator[Diagnostic]:
     """GS202: a name has two producers. Only a state may be written by several regions."""
     for name in spec.buffers.keys() & spec.params.keys():
-        message = f"'{name}' is a param and a buffer; they share one namespace"
-        yield finding(spec.document, "GS202", message, ("buffers", name), key=True, hint="rename one of them")
+        both = f"'{name}' is a param and a buffer; they share one namespace"
+        yield finding(spec.document, "GS202", both, ("buffers", name), key=True, hint="rename one of them")
     made: dict[str, str] = {}
     for region in spec.regions.values():
         own: set[str] = set()
         for name, path, key in output_places(spec, region):
             buffer = spec.buffers.get(name)
-            message = None
+            message: str | None = None
             if name in own:
                 message = f"region '{region.name}' makes '{name}' twice"
             elif name in spec.params:
@@ -70,7 +70,7 @@ def unmade_outputs(spec: Spec) -> Iterator[Diagnostic]:
         if buffer.role == "output" and buffer.name not in made:
             intermediates = made - spec.buffers.keys()
             message = f"no region makes the output '{buffer.name}'"
-            hint = did_you_mean(buffer.name, intermediates, f"name it under the outputs of the region that makes it")
+            hint = did_you_mean(buffer.name, intermediates, "name it under the outputs of the region that makes it")
             yield finding(spec.document, "GS204", message, ("buffers", buffer.name), key=True, hint=hint)
 
 

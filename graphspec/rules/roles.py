@@ -108,7 +108,8 @@ def region_keys(spec: Spec) -> Iterator[Diagnostic]:
                 yield finding(spec.document, "GS224", message, path, key=True, hint=f"remove `{key}` or `eager`")
             if key == "rows" and not region.eager:
                 message = f"`rows` has no effect in region '{region.name}': a captured region sees its bucket"
-                yield finding(spec.document, "GS224", message, path, key=True, hint="remove `rows`, or add `eager: true`")
+                hint = "remove `rows`, or add `eager: true`"
+                yield finding(spec.document, "GS224", message, path, key=True, hint=hint)
 
 
 def layouts(spec: Spec) -> Iterator[Diagnostic]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphspec.errors import Diagnostic
+from graphspec.errors import Diagnostic, KeyPath
 from graphspec.finding import finding
 from graphspec.nearest import did_you_mean
 from graphspec.rules.walk import steps
@@ -13,10 +13,12 @@ from graphspec.spec import Spec
 
 def unknown_regions(spec: Spec) -> Iterator[Diagnostic]:
     """GS205: `replay` or a pool names no region."""
-    in_pools = ((name, ("pools", pool, index)) for pool, names in spec.pools.items() for index, name in enumerate(names))
+    in_pools: Iterator[tuple[str, KeyPath]] = (
+        (name, ("pools", pool, index)) for pool, names in spec.pools.items() for index, name in enumerate(names)
+    )
     for name, path in (*steps(spec), *in_pools):
         if name not in spec.regions:
-            hint = did_you_mean(name, spec.regions, f"declare it under regions")
+            hint = did_you_mean(name, spec.regions, "declare it under regions")
             yield finding(spec.document, "GS205", f"there is no region '{name}'", path, hint=hint)
 
 

@@ -82,7 +82,8 @@ def combinations(spec: Spec) -> Iterator[Diagnostic]:
                 yield finding(spec.document, "GS404", message, (*path, name), hint=hint)
         for name in bucketed.keys() - combination.keys():
             message = f"this combination has no size for dim '{name}'"
-            yield finding(spec.document, "GS404", message, path, hint=f"add `{name}: {max(bucketed[name].sizes, default=1)}`")
+            hint = f"add `{name}: {max(bucketed[name].sizes, default=1)}`"
+            yield finding(spec.document, "GS404", message, path, hint=hint)
         key = tuple(sorted(combination.items()))
         if key in seen:
             yield finding(spec.document, "GS404", "this combination is listed twice", path, hint="remove one")
@@ -108,9 +109,12 @@ def padding(spec: Spec) -> Iterator[Diagnostic]:
         yield finding(spec.document, "GS405", message, ("buffers", buffer.name), key=True, hint=hint)
     for param in spec.params.values():
         dims = padded_dims(spec, param.shape)
-        filled = param.pad is not None or (param.default is not None and not isinstance(param.default, list))
-        copies = [each for each in spec.buffers.values() if each.source == FromParam(param.name)]
-        if param.type == "int" and dims and not filled and not (copies and all(each.pad is not None for each in copies)):
+        if param.type != "int" or not dims or param.pad is not None:
+            continue
+        copies = [each.pad for each in spec.buffers.values() if each.source == FromParam(param.name)]
+        if copies and None not in copies:
+            continue  # each copy says it for itself
+        if param.default is None or isinstance(param.default, list):
             message = f"the int param '{param.name}' has the bucketed dim '{dims[0]}' and neither `pad` nor a default"
             hint = "add `pad: 1`, or the number that is harmless in the rows a bucket adds"
             yield finding(spec.document, "GS405", message, ("params", param.name), key=True, hint=hint)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from graphspec.errors import Diagnostic, KeyPath
 from graphspec.finding import finding
 from graphspec.spec import Spec, Update
-
-_OPERATOR = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
 
 
 def _updates(spec: Spec) -> Iterator[tuple[Update, KeyPath]]:
@@ -18,16 +15,21 @@ def _updates(spec: Spec) -> Iterator[tuple[Update, KeyPath]]:
             yield update, ("regions", region.name, "updates", index)
 
 
+def _is_operator(text: str) -> bool:
+    namespace, _, name = text.partition("::")
+    return namespace.isidentifier() and 1 <= len(parts := name.split(".")) <= 2 and all(map(str.isidentifier, parts))  # noqa: PLR2004  name, overload
+
+
 def operators(spec: Spec) -> Iterator[Diagnostic]:
     """GS501: an operator is named as the dispatcher names it."""
     for update, path in _updates(spec):
-        if not _OPERATOR.fullmatch(update.op):
+        if not _is_operator(update.op):
             name = update.op.removeprefix("torch.ops.").replace("::", ".")
             parts = name.split(".")
             namespace, rest = (parts[0], ".".join(parts[1:])) if len(parts) > 1 else ("aten", name)
             message = f"'{update.op}' is no dispatcher name: `namespace::name` or `namespace::name.overload`"
             meant = f"{namespace}::{rest}"
-            hint = f"write {meant}" if _OPERATOR.fullmatch(meant) else "write, for example, aten::mul"
+            hint = f"write {meant}" if _is_operator(meant) else "write, for example, aten::mul"
             yield finding(spec.document, "GS501", message, (*path, "op"), hint=hint)
 
 

@@ -65,7 +65,7 @@ def _default(param: Param, low: float | None, high: float | None) -> Iterator[tu
 
 def _mistyped(value: Any, kind: str) -> str | None:
     allowed = _TYPES[kind]
-    if isinstance(value, bool) and kind != "bool" or not isinstance(value, allowed):
+    if (isinstance(value, bool) and kind != "bool") or not isinstance(value, allowed):
         return f"not of its type {kind}"
     return "not a number" if isinstance(value, float) and math.isnan(value) else None
 
