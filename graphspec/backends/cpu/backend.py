@@ -62,7 +62,11 @@ class CpuGraph:
     def replay(self) -> None:
         """Issue the recorded calls on the present contents of everything they read."""
         assert self.replayer is not None, "replayed before the round of captures was sealed"
-        self.replayer.run()
+        if torch.is_autocast_enabled("cpu"):  # what was recorded is already cast; autocast would cast it again
+            with torch._C._DisableAutocast():
+                self.replayer.run()
+        else:
+            self.replayer.run()
 
     @property
     def memory(self) -> torch.UntypedStorage:
