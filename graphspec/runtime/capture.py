@@ -22,8 +22,8 @@ from graphspec.backends.base import CaptureRequest, Slot
 from graphspec.errors import CaptureError, Diagnostic, GraphSpecError, HazardError
 from graphspec.plan import Bucket, Graph
 from graphspec.runtime import effects
-from graphspec.runtime.context import CapturedRegion, Context, GraphSet, StaticCopy, Variant
 from graphspec.runtime.contents import quiet
+from graphspec.runtime.context import CapturedRegion, Context, GraphSet, StaticCopy, Variant
 from graphspec.runtime.hazards import hook_findings, inside_capture, watch
 from graphspec.runtime.order import Clock
 from graphspec.runtime.preserve import Session, preserve
@@ -140,6 +140,7 @@ class Capturer:
             for stage in stages:
                 if stage.event.graph is None:
                     self._call(stage.event, values)
+                    seen.update(effects.changed_names(session))  # its own affair: it runs on every replay
                     self._keep_copies(stage, values)
                 elif stage.fresh:
                     findings += self._dry_run(stage.event, values, session, seen)
@@ -183,12 +184,15 @@ class Capturer:
         for bucket, stages in self._stages:
             session.rewind()
             values = self._start(bucket, run=2)
+            seen: set[str] = set()
             for stage in stages:
                 event = stage.event
                 if event.graph is None:
                     self._use_copies(event, values)
                 elif stage.fresh:
                     findings += self._capture(event, event.graph, values)
+                    recording = self._set.regions[event.region, event.bucket].graph.recording
+                    findings += effects.host_changes(event.region, session, recording, seen)[0]
                 else:
                     self._use_captured(event, values)
         if findings:
@@ -367,9 +371,7 @@ class Capturer:
                 done.update((stage.event.region, stage.event.bucket) for stage in stages.values())
         return passes
 
-    def _held(
-        self, trees: Mapping[str, Tree], last: Mapping[str, int | None], graph: Graph
-    ) -> Callable[[int], float]:
+    def _held(self, trees: Mapping[str, Tree], last: Mapping[str, int | None], graph: Graph) -> Callable[[int], float]:
         def until(position: int) -> float:
             for name, tree in trees.items():
                 if position < len(tree.leaves):

@@ -42,6 +42,12 @@ def input_writes(context: Context, region: language.Region, recording: Recording
     return found
 
 
+def changed_names(session: Session) -> set[str]:
+    """What `host_changes` would report now, by name."""
+    changes = session.changes()
+    return {change.name for change in changes.rebound} | ({"host random"} if changes.host_random else set())
+
+
 def host_changes(
     region: str, session: Session, recording: Recording, seen: set[str]
 ) -> tuple[list[Diagnostic], list[str]]:
@@ -78,6 +84,14 @@ def _judged(region: str, change: Change, recording: Recording) -> Diagnostic | s
             f"region '{region}' changes {change.name} on the host, from {change.before!r} to {change.after!r}: a graph "
             "freezes the value it was captured with",
             hint="keep it as a tensor buffer that the region updates in place, or compute it outside and pass a param",
+        )
+    if change.kind in ("container", "memory"):
+        what = "the members of" if change.kind == "container" else "the memory, shape or dtype of"
+        return Diagnostic(
+            "GS725" if change.kind == "container" else "GS726",
+            f"region '{region}' changes {what} {change.name} on every call: a graph goes on with what it was captured "
+            "with",
+            hint="keep a tensor of full size that the region updates in place (copy_, index_copy_), or return the value",
         )
     before = change.before
     if change.kind == "tensor" and isinstance(before, torch.Tensor) and recording.knows(before):
@@ -125,5 +139,3 @@ def result_writes(
             )
         )
     return found
-
-

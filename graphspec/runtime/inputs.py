@@ -71,9 +71,7 @@ class InputCheck:
             self._refuse_channels_last(value)
         return value
 
-    def _size(
-        self, have: int, axis: language.DimSize, shape: torch.Size, sizes: dict[str, tuple[int, str]]
-    ) -> None:
+    def _size(self, have: int, axis: language.DimSize, shape: torch.Size, sizes: dict[str, tuple[int, str]]) -> None:
         size, rest = divmod(have, axis.factor)
         if rest:
             self._refuse_shape(shape)
@@ -95,7 +93,7 @@ class InputCheck:
         return cast
 
     def _refuse_shape(self, shape: torch.Size) -> NoReturn:
-        want = ", ".join(map(str, self.buffer.shape or ()))
+        want = ", ".join(map(str, self._axes))
         self._refuse(f"takes the shape [{want}], and {list(shape)} came")
 
     def _refuse_channels_last(self, value: torch.Tensor) -> None:
@@ -177,9 +175,9 @@ class ParamCheck:
             self._refuse(f"takes {param.type} values, and {value!r} came")
         if param.choices is not None and value not in param.choices:
             self._refuse(f"is one of {', '.join(map(str, param.choices))}, and {value!r} came")
-        if self._low is not None and value < self._low:
+        if self._low is not None and not value >= self._low:  # so that nan is refused
             self._refuse(f"is at least {self._low}, and {value} came")
-        if self._high is not None and value > self._high:
+        if self._high is not None and not value <= self._high:
             self._refuse(f"is at most {self._high}, and {value} came")
 
     def _refuse(self, what: str) -> NoReturn:

@@ -63,7 +63,9 @@ class Case:
 
     def module(self):
         """The written model.py, imported anew."""
-        found = importlib.util.spec_from_file_location(f"eager_{id(self)}_{next(self._numbers)}", self.path.parent / "model.py")
+        found = importlib.util.spec_from_file_location(
+            f"eager_{id(self)}_{next(self._numbers)}", self.path.parent / "model.py"
+        )
         module = importlib.util.module_from_spec(found)
         sys.modules[found.name] = module
         found.loader.exec_module(module)

@@ -1,0 +1,982 @@
+"""A graph freezes every host value it meets: each is refreshed as declared, or refused by name and line."""
+
+import pytest
+import torch
+
+from graphspec.errors import GuardError, HazardError, InputError
+
+SPEC = """
+    buffers:
+      x: {shape: [4], dtype: float32}
+    regions:
+      main: {call: model, inputs: [x], outputs: y}
+    replay: [main]
+"""
+
+
+@pytest.mark.case("C10")
+def test_an_int_position_that_the_call_advances_is_refused_by_name(case):
+    model = """
+        def __init__(self):
+            super().__init__()
+            self.pos = 0
+            self.register_buffer("cache", torch.zeros(4, 4))
+
+        def forward(self, x):
+            self.cache[self.pos].copy_(x)
+            self.pos += 1
+            return self.cache * 1
+    """
+    with case.refused(HazardError, "region 'main'", "model.pos", "from 0 to 1"):
+        case.open(model, SPEC)
+
+
+@pytest.mark.case("C10")
+def test_a_position_kept_in_a_buffer_advances_run_after_run(case):
+    model = """
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("pos", torch.zeros(1, dtype=torch.int64))
+            self.register_buffer("cache", torch.zeros(4))
+
+        def forward(self, x):
+            self.cache.index_copy_(0, self.pos, x)
+            self.pos += 1
+            return self.cache * 1
+    """
+    runner = case.open(
+        model,
+        """
+        buffers:
+          x: {shape: [1], dtype: float32}
+        regions:
+          main: {call: model, inputs: [x], outputs: y}
+        replay: [main]
+        """,
+    )
+    for value in (1.0, 2.0, 3.0):
+        y = runner.run(x=torch.tensor([value]))["y"]
+    assert y.tolist() == [1, 2, 3, 0]
+
+
+CHANGES = {
+    "an int of a submodule": (
+        """
+        class Inner(nn.Module):
+            n = 0
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = Inner()
+
+            def forward(self, x):
+                self.inner.n += 1
+                return x * self.inner.n
+        """,
+        "model.inner.n",
+    ),
+    "an item of a list": (
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.counts = [0]
+
+            def forward(self, x):
+                self.counts[0] += 1
+                return x * self.counts[0]
+        """,
+        "model.counts[0]",
+    ),
+    "a list that grows": (
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.seen = []
+
+            def forward(self, x):
+                self.seen.append(1)
+                return x * len(self.seen)
+        """,
+        "model.seen",
+    ),
+    "an entry of a dict": (
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.counts = {"n": 0}
+
+            def forward(self, x):
+                self.counts["n"] += 1
+                return x * self.counts["n"]
+        """,
+        "model.counts['n']",
+    ),
+    "a set that grows": (
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.seen = set()
+
+            def forward(self, x):
+                self.seen.add(len(self.seen))
+                return x * len(self.seen)
+        """,
+        "model.seen",
+    ),
+    "a deque": (
+        """
+        from collections import deque
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.turn = deque([1.0, 2.0, 3.0])
+
+            def forward(self, x):
+                self.turn.rotate(1)
+                return x * self.turn[0]
+        """,
+        "model.turn",
+    ),
+    "a dataclass": (
+        """
+        from dataclasses import dataclass
+
+        @dataclass
+        class State:
+            step: int = 0
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.state = State()
+
+            def forward(self, x):
+                self.state.step += 1
+                return x * self.state.step
+        """,
+        "model.state.step",
+    ),
+    "slots": (
+        """
+        class State:
+            __slots__ = ("step",)
+
+            def __init__(self):
+                self.step = 0
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.state = State()
+
+            def forward(self, x):
+                self.state.step += 1
+                return x * self.state.step
+        """,
+        "model.state.step",
+    ),
+    "a global": (
+        """
+        STEP = 0
+
+        class Model(nn.Module):
+            def forward(self, x):
+                global STEP
+                STEP += 1
+                return x * STEP
+        """,
+        "STEP",
+    ),
+    "a global dict": (
+        """
+        STEPS = {"n": 0}
+
+        class Model(nn.Module):
+            def forward(self, x):
+                STEPS["n"] += 1
+                return x * STEPS["n"]
+        """,
+        "STEPS",
+    ),
+    "a closure": (
+        """
+        def make():
+            n = 0
+
+            def forward(x):
+                nonlocal n
+                n += 1
+                return x * n
+
+            return forward
+
+        def Model():
+            return make()
+        """,
+        "n",
+    ),
+    "a closure inside a module": (
+        """
+        def counter():
+            n = 0
+
+            def count():
+                nonlocal n
+                n += 1
+                return n
+
+            return count
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.count = counter()
+
+            def forward(self, x):
+                return x * self.count()
+        """,
+        "n",
+    ),
+    "a class attribute": (
+        """
+        class Model(nn.Module):
+            calls = 0
+
+            def forward(self, x):
+                type(self).calls += 1
+                return x * type(self).calls
+        """,
+        "calls",
+    ),
+    "a mutable default argument": (
+        """
+        class Model(nn.Module):
+            def forward(self, x, seen=[]):
+                seen.append(1)
+                return x * len(seen)
+        """,
+        "forward",
+    ),
+    "an iterator": (
+        """
+        import itertools
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.count = itertools.count(1)
+
+            def forward(self, x):
+                return x * next(self.count)
+        """,
+        "changes between runs",
+    ),
+    "a generator": (
+        """
+        def numbers():
+            n = 0
+            while True:
+                n += 1
+                yield n
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.numbers = numbers()
+
+            def forward(self, x):
+                return x * next(self.numbers)
+        """,
+        "changes between runs",
+    ),
+    "the clock": (
+        """
+        import time
+
+        class Model(nn.Module):
+            def forward(self, x):
+                return x * time.perf_counter()
+        """,
+        "changes between runs",
+    ),
+    "random": (
+        """
+        import random
+
+        class Model(nn.Module):
+            def forward(self, x):
+                return x * random.random()
+        """,
+        "random",
+    ),
+    "a branch on random": (
+        """
+        import random
+
+        class Model(nn.Module):
+            def forward(self, x):
+                return x * 2 if random.random() < 2 else x
+        """,
+        "random",
+    ),
+    "numpy.random": (
+        """
+        import numpy as np
+
+        class Model(nn.Module):
+            def forward(self, x):
+                return x * float(np.random.rand())
+        """,
+        "numpy.random",
+    ),
+    "a numpy generator of its own": (
+        """
+        import numpy as np
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rng = np.random.default_rng(0)
+
+            def forward(self, x):
+                return x * float(self.rng.random())
+        """,
+        "between runs",
+    ),
+    "a random.Random of its own": (
+        """
+        import random
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rng = random.Random(0)
+
+            def forward(self, x):
+                return x * self.rng.random()
+        """,
+        "between runs",
+    ),
+    "a numpy array written in place": (
+        """
+        import numpy as np
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.n = np.zeros(1)
+
+            def forward(self, x):
+                self.n[0] += 1
+                return x * float(self.n[0])
+        """,
+        "model.n",
+    ),
+    "a tensor rebound": (
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("total", torch.zeros(4))
+
+            def forward(self, x):
+                self.total = self.total + x
+                return self.total * 1
+        """,
+        "model.total",
+    ),
+    "a plain tensor rebound": (
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.total = torch.zeros(4)
+
+            def forward(self, x):
+                self.total = self.total + x
+                return self.total * 1
+        """,
+        "model.total",
+    ),
+    "a tensor in a dict rebound": (
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.cache = {"k": torch.zeros(4)}
+
+            def forward(self, x):
+                self.cache["k"] = self.cache["k"] + x
+                return self.cache["k"] * 1
+        """,
+        "model.cache['k']",
+    ),
+    "a tensor in a list replaced": (
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.cache = [torch.zeros(4)]
+
+            def forward(self, x):
+                self.cache.append(self.cache.pop() + x)
+                return self.cache[0] * 1
+        """,
+        "model.cache",
+    ),
+    "a growing key cache": (
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.keys = torch.zeros(0, 4)
+
+            def forward(self, x):
+                self.keys = torch.cat([self.keys, x[None]])
+                return self.keys.sum(0)
+        """,
+        "model.keys",
+    ),
+    "data of a buffer swapped": (
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("total", torch.zeros(4))
+
+            def forward(self, x):
+                self.total.data = self.total + x
+                return self.total * 1
+        """,
+        "model.total",
+    ),
+    "two buffers exchanged": (
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("a", torch.zeros(4))
+                self.register_buffer("b", torch.ones(4))
+
+            def forward(self, x):
+                self.a, self.b = self.b, self.a
+                return x + self.a
+        """,
+        "model.b",
+    ),
+    "an environment variable": (
+        """
+        import os
+
+        class Model(nn.Module):
+            def forward(self, x):
+                n = int(os.environ.get("GRAPHSPEC_CASE", "0")) + 1
+                os.environ["GRAPHSPEC_CASE"] = str(n)
+                return x * n
+        """,
+        "changes between runs",
+    ),
+    "a file": (
+        """
+        import pathlib
+
+        FILE = pathlib.Path(__file__).with_name("count")
+
+        class Model(nn.Module):
+            def forward(self, x):
+                n = int(FILE.read_text()) if FILE.exists() else 0
+                FILE.write_text(str(n + 1))
+                return x * n
+        """,
+        "changes between runs",
+    ),
+    "another operator every second call": (
+        """
+        import itertools
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.turn = itertools.cycle([0, 1])
+
+            def forward(self, x):
+                return x.sin() if next(self.turn) else x.cos()
+        """,
+        "same operators",
+    ),
+    "an attribute set with setattr": (
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.n = 0
+
+            def forward(self, x):
+                setattr(self, "n", self.n + 1)
+                return x * self.n
+        """,
+        "model.n",
+    ),
+    "an attribute behind a property": (
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self._n = 0
+
+            @property
+            def n(self):
+                self._n += 1
+                return self._n
+
+            def forward(self, x):
+                return x * self.n
+        """,
+        "model._n",
+    ),
+    "a flag": (
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first = True
+
+            def forward(self, x):
+                if self.first:
+                    self.first = False
+                    return x * 1
+                return x * 2
+        """,
+        "model.first",
+    ),
+    "an attribute of a plain object": (
+        """
+        class Model:
+            def __init__(self):
+                self.n = 0
+
+            def __call__(self, x):
+                self.n += 1
+                return x * self.n
+        """,
+        "model.n",
+    ),
+    "an attribute of a partial's argument": (
+        """
+        import functools
+        from types import SimpleNamespace
+
+        def step(state, x):
+            state.n += 1
+            return x * state.n
+
+        def Model():
+            return functools.partial(step, SimpleNamespace(n=0))
+        """,
+        "n",
+    ),
+}
+
+
+@pytest.mark.case("C10")
+@pytest.mark.parametrize(("model", "name"), CHANGES.values(), ids=CHANGES.keys())
+def test_host_state_that_a_call_changes_is_refused_by_name(case, model, name, monkeypatch):
+    monkeypatch.delenv("GRAPHSPEC_CASE", raising=False)
+    with case.refused(HazardError, "region 'main'", name):
+        case.open(model, SPEC)
+
+
+@pytest.mark.case("C10")
+def test_an_eager_region_may_count_on_the_host_beside_a_captured_one(case):
+    model = """
+        def __init__(self):
+            super().__init__()
+            self.count = 0
+            self.log = []
+
+        def note(self, x):
+            self.count += 1
+            self.log.append(self.count)
+            return x + self.count
+
+        def forward(self, x):
+            return x * 2
+    """
+    spec = """
+        buffers:
+          x: {shape: [4], dtype: float32}
+        regions:
+          note: {call: model.note, inputs: [x], outputs: noted, eager: true}
+          main: {call: model, inputs: [noted], outputs: y}
+        replay: [note, main]
+    """
+    runner = case.open(model, spec)
+    assert runner.model.count == 0
+    for count in (1, 2, 3):
+        assert runner.run(x=torch.zeros(4))["y"].tolist() == [2.0 * count] * 4
+    assert runner.model.log == [1, 2, 3]
+
+
+@pytest.mark.case("C10")
+def test_a_cache_that_is_filled_lazily_and_then_stays_is_captured_and_matches(case):
+    model = """
+        def __init__(self):
+            super().__init__()
+            self.table = None
+            self.tables = {}
+
+        def forward(self, x):
+            if self.table is None:
+                self.table = torch.arange(4.0)
+            if "half" not in self.tables:
+                self.tables["half"] = self.table / 2
+            return x * self.table + self.tables["half"]
+    """
+    runner = case.open(model, SPEC)
+    eager = case.eager()
+    for _ in range(3):
+        x = torch.randn(4)
+        assert torch.equal(runner.run(x=x)["y"], eager(x))
+
+
+PARAM = """
+    params:
+      s: {type: float, min: 0.1, max: 10, default: 2.0}
+    buffers:
+      x: {shape: [4], dtype: float32}
+    regions:
+      main: {call: model, inputs: [x, s], outputs: y}
+    replay: [main]
+"""
+UPDATED = """
+    params:
+      s: {type: float, min: 0.1, max: 10, default: 2.0}
+    buffers:
+      x: {shape: [4], dtype: float32}
+    regions:
+      main: {call: model, inputs: [x, s], outputs: y, updates: [{op: "aten::mul", arg: other, from: s}]}
+    replay: [main]
+"""
+
+
+@pytest.mark.case("C11")
+def test_a_param_declared_under_updates_takes_each_new_value(case):
+    runner = case.open("def forward(self, x, s): return x * s", UPDATED)
+    x = torch.ones(4)
+    assert runner.run(x=x)["y"].tolist() == [2.0] * 4
+    assert runner.run(x=x, s=5.0)["y"].tolist() == [5.0] * 4
+    assert runner.run(x=x)["y"].tolist() == [5.0] * 4  # keeps its last value
+    assert runner.run(x=x, s=3)["y"].tolist() == [3.0] * 4
+
+
+@pytest.mark.case("C11")
+def test_a_param_that_is_not_declared_under_updates_is_a_finding_that_says_what_to_add(case):
+    with case.refused(HazardError, "GS511", "'s'", 'updates: [{op: "aten::mul', "from: s"):
+        case.open("def forward(self, x, s): return x * s", PARAM)
+
+
+EXPRESSIONS = {
+    "square": "return x * s**2",
+    "sum": "return x * (s + 1)",
+    "negation": "return x * -s",
+    "branch": "return x * 2 if s > 1 else x * 10",
+    "branch inside the range": "return x * 2 if s > 9.99 else x * 10",
+    "max": "return x * max(s, 0.7)",
+    "min": "return x * min(s, 0.7)",
+    "int": "return x * int(s)",
+    "round": "return x * round(s)",
+    "a constant built from it": "return x * torch.tensor(s)",
+    "a filled tensor": "return x * torch.full((4,), s)",
+    "a filled tensor of its square": "return x + torch.full((4,), s * s)",
+    "half": "return x * (s / 2)",
+    "format": "return x * float(f'{s:.1f}')",
+    "dict": "return x * {True: 1.0, False: 2.0}[s > 1]",
+    "list index": "return x * [1.0, 2.0, 3.0][int(s) % 3]",
+    "stored": "self.s = s; return x * 1",
+    "size": "return x.repeat(int(s))[:4]",
+    "attention scale": "q = x.view(1, 1, 2, 2); return F.scaled_dot_product_attention(q, q, q, scale=s)",
+    "attention scale on the math path": (
+        "q = x.view(1, 1, 2, 2).double(); m = torch.zeros(2, 2).double()\n"
+        "    return F.scaled_dot_product_attention(q, q, q, attn_mask=m, scale=s)"
+    ),
+    "softmax of a scaled score": "return torch.softmax(x * s, 0)",
+    "twice": "return x * s + s",
+    "alpha": "return torch.add(x, x, alpha=s)",
+    "leaky_relu": "return F.leaky_relu(x, s)",
+    "dropout": "return F.dropout(x, s / 100, training=True)",
+    "clamp": "return x.clamp(max=s)",
+    "numpy": "import numpy; return x * float(numpy.sqrt(s))",
+    "math": "import math; return x * math.sqrt(s)",
+    "closure": "return (lambda v: v * s)(x)",
+    "eps": "return F.layer_norm(x, (4,), eps=s)",
+}
+
+
+@pytest.mark.case("C11")
+@pytest.mark.parametrize("body", EXPRESSIONS.values(), ids=EXPRESSIONS.keys())
+def test_any_other_use_of_a_param_is_a_finding_and_never_a_wrong_number(case, body):
+    with case.refused(HazardError, "region 'main'"):
+        case.open(f"def forward(self, x, s):\n    {body}\n", PARAM)
+
+
+@pytest.mark.case("C11")
+@pytest.mark.parametrize(
+    "body", [body for name, body in EXPRESSIONS.items() if name in ("branch", "max", "square", "int", "sum")]
+)
+def test_an_expression_beside_a_declared_update_is_still_a_finding(case, body):
+    with case.refused(HazardError, "region 'main'"):
+        case.open(f"def forward(self, x, s):\n    x = x * s\n    {body}\n", UPDATED)
+
+
+BUFFER = """
+    buffers:
+      x: {shape: [4], dtype: float32}
+      s: {shape: [], dtype: float32}
+    regions:
+      main: {call: model, inputs: [x, s], outputs: y}
+    replay: [main]
+"""
+
+
+@pytest.mark.case("C11")
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return x * s",
+        "return x * s**2",
+        "return x * torch.clamp(s, min=0.7)",
+        "return x * torch.maximum(s, s.new_full((), 0.7))",
+        "return torch.where(s > 1, x * 2, x * 10)",
+        "q = x.view(1, 1, 2, 2); return F.scaled_dot_product_attention(q * s * 2**0.5, q, q)",
+    ],
+)
+def test_the_value_as_a_0d_buffer_is_right_in_every_expression(case, body):
+    runner = case.open(f"def forward(self, x, s):\n    {body}\n", BUFFER)
+    eager = case.eager()
+    for value in (2.0, 5.0, 0.5):
+        x, s = torch.randn(4), torch.tensor(value)
+        torch.testing.assert_close(runner.run(x=x, s=s)["y"], eager(x, s))
+
+
+@pytest.mark.case("C11")
+def test_the_value_as_a_0d_buffer_still_cannot_decide_a_branch(case):
+    with case.refused(HazardError, "GS701"):
+        case.open("def forward(self, x, s): return x * 2 if s > 1 else x * 10", BUFFER)
+
+
+@pytest.mark.case("C11")
+def test_a_buffer_filled_from_a_param_is_right_in_every_expression(case):
+    runner = case.open(
+        "def forward(self, x, s): return x * s**2 + torch.clamp(s, min=0.7)",
+        """
+        params:
+          p: {type: float, default: 2.0}
+        buffers:
+          x: {shape: [4], dtype: float32}
+          s: {shape: [], dtype: float32, from: p}
+        regions:
+          main: {call: model, inputs: [x, s], outputs: y}
+        replay: [main]
+        """,
+    )
+    eager = case.eager()
+    x = torch.randn(4)
+    for given in ({}, {"p": 5.0}, {"p": 0.25}, {}):
+        last = given.get("p", 0.25 if given is not None and runner.stats.replays >= 3 else 2.0)
+        assert torch.equal(runner.run(x=x, **given)["y"], eager(x, torch.tensor(last)))
+
+
+@pytest.mark.case("C11")
+def test_a_specialized_param_may_decide_anything(case):
+    runner = case.open(
+        "def forward(self, x, s): return x * max(s, 0.7) if s > 1 else x * 10",
+        """
+        params:
+          s: {type: float, default: 2.0, specialize: true}
+        buffers:
+          x: {shape: [4], dtype: float32}
+        regions:
+          main: {call: model, inputs: [x, s], outputs: y}
+        replay: [main]
+        """,
+    )
+    eager = case.eager()
+    for value in (2.0, 5.0, 0.5, 2.0, 0.1):
+        x = torch.randn(4)
+        assert torch.equal(runner.run(x=x, s=value)["y"], eager(x, value))
+
+
+@pytest.mark.case("C11")
+@pytest.mark.parametrize("value", ["2.0", None, True, [2.0], 1 + 2j, 11.0, 0.0, float("nan")])
+def test_a_param_of_the_wrong_type_or_outside_its_range_is_refused(case, value):
+    runner = case.open("def forward(self, x, s): return x * s", UPDATED)
+    with pytest.raises(InputError, match="param 's'"):
+        runner.run(x=torch.ones(4), s=value)
+
+
+HOST = {
+    "a 0-d tensor": "torch.tensor(2.0)",
+    "a numpy scalar": "__import__('numpy').float32(2.0)",
+    "a number": "2.0",
+}
+
+
+@pytest.mark.case("C12")
+@pytest.mark.parametrize("value", HOST.values(), ids=HOST.keys())
+def test_a_host_number_of_the_model_is_a_constant_on_the_cpu_and_equals_eager(case, value):
+    model = f"""
+        def __init__(self):
+            super().__init__()
+            self.b = {value}
+
+        def forward(self, x):
+            return x + self.b
+    """
+    runner = case.open(model, SPEC)
+    eager = case.eager()
+    for _ in range(3):
+        x = torch.randn(4)
+        assert torch.equal(runner.run(x=x)["y"], eager(x))
+
+
+@pytest.mark.case("C12")
+def test_a_0d_tensor_of_the_model_written_in_place_is_seen_by_the_next_run(case):
+    model = """
+        def __init__(self):
+            super().__init__()
+            self.b = torch.tensor(2.0)
+
+        def forward(self, x):
+            return x + self.b
+    """
+    runner = case.open(model, SPEC)
+    runner.model.b.fill_(5.0)
+    assert runner.run(x=torch.zeros(4))["y"].tolist() == [5.0] * 4
+
+
+SCALARS = {
+    "a float": ("self.b = 2.0", "m.b = 5.0", "model.b"),
+    "an int": ("self.b = 2", "m.b = 5", "model.b"),
+    "a bool": ("self.b = True", "m.b = False", "model.b"),
+    "a numpy scalar": ("import numpy; self.b = numpy.float32(2)", "import numpy; m.b = numpy.float32(5)", "model.b"),
+    "a number to a tensor": ("self.b = 2.0", "m.b = torch.tensor(5.0)", "model.b"),
+    "an item of a list": ("self.bs = [2.0]", "m.bs[0] = 5.0", "model.bs[0]"),
+    "an entry of a dict": ("self.bs = {'b': 2.0}", "m.bs['b'] = 5.0", "model.bs['b']"),
+    "a field of an object": (
+        "from types import SimpleNamespace; self.c = SimpleNamespace(b=2.0)",
+        "m.c.b = 5.0",
+        "model.c.b",
+    ),
+    "a numpy array": ("import numpy; self.a = numpy.array([2.0])", "m.a[0] = 5.0", "model.a"),
+    "a replaced object": (
+        "from types import SimpleNamespace; self.c = SimpleNamespace(b=2.0)",
+        "from types import SimpleNamespace; m.c = SimpleNamespace(b=5.0)",
+        "model.c",
+    ),
+}
+READS_OF = {
+    "model.b": "x + self.b",
+    "model.bs[0]": "x + self.bs[0]",
+    "model.bs['b']": "x + self.bs['b']",
+    "model.c.b": "x + self.c.b",
+    "model.c": "x + self.c.b",
+    "model.a": "x + float(self.a[0])",
+}
+
+
+@pytest.mark.case("C12", "C62")
+@pytest.mark.parametrize(("made", "changed", "name"), SCALARS.values(), ids=SCALARS.keys())
+def test_a_host_number_that_the_graph_froze_and_its_owner_changes_is_refused_by_name(case, made, changed, name):
+    model = f"""
+        def __init__(self):
+            super().__init__()
+            {made}
+
+        def forward(self, x):
+            return {READS_OF[name]}
+    """
+    runner = case.open(model, SPEC)
+    assert runner.run(x=torch.zeros(4))["y"].tolist() == [float(runner.run(x=torch.zeros(4))["y"][0])] * 4
+    exec(changed, {"m": runner.model, "torch": torch})  # noqa: S102 - what the test is about
+    with case.refused(GuardError, name):
+        runner.run(x=torch.zeros(4))
+    runner.recapture()
+    assert torch.equal(runner.run(x=torch.zeros(4))["y"], runner.model(torch.zeros(4)))
+
+
+BORN = {
+    "a list": "torch.tensor([1., 2., 3., 4.], device=x.device)",
+    "a list without a device": "torch.tensor([1., 2., 3., 4.])",
+    "as_tensor": "torch.as_tensor([1., 2., 3., 4.])",
+    "asarray": "torch.asarray([1., 2., 3., 4.])",
+    "the Tensor constructor": "torch.Tensor([1., 2., 3., 4.])",
+    "FloatTensor": "torch.FloatTensor([1., 2., 3., 4.])",
+    "new_tensor": "x.new_tensor([1., 2., 3., 4.])",
+    "from_numpy": "torch.from_numpy(__import__('numpy').ones(4, dtype='float32'))",
+    "tensor of numpy": "torch.tensor(__import__('numpy').ones(4, dtype='float32'))",
+    "frombuffer": "torch.frombuffer(bytearray(16), dtype=torch.float32)",
+    "stack of numbers": "torch.stack([torch.tensor([v]) for v in (1., 2., 3., 4.)])[:, 0]",
+    "an index list": "x[[0, 1, 2, 3]]",
+    "an index array": "x[__import__('numpy').arange(4)]",
+    "a nested list": "torch.tensor([[1., 2.], [3., 4.]]).view(4)",
+    "a list of a shape": "torch.tensor(list(x.shape) * 4)",
+}
+
+
+@pytest.mark.case("C13")
+@pytest.mark.parametrize("made", BORN.values(), ids=BORN.keys())
+def test_a_tensor_born_from_host_data_inside_forward_is_refused_with_its_line(case, made):
+    with case.refused(HazardError, "GS703", "region 'main'", "__init__") as caught:
+        case.open(f"def forward(self, x):\n    made = {made}\n    return x + made\n", SPEC)
+    assert case.line("made = ") in str(caught.value)
+
+
+@pytest.mark.case("C13")
+@pytest.mark.parametrize(
+    "made",
+    ["torch.arange(4.0)", "torch.zeros(4)", "torch.full((4,), 3.0)", "torch.linspace(0, 1, 4)", "torch.tensor(2.0)",
+     "torch.ones_like(x)", "torch.eye(2).view(4)", "x.new_full((4,), 7.0)", "torch.tensor(2)", "torch.hann_window(4)"],
+)  # fmt: skip
+def test_what_an_operator_makes_on_the_device_is_captured_and_equals_eager(case, made):
+    runner = case.open(f"def forward(self, x):\n    return x * {made}\n", SPEC)
+    eager = case.eager()
+    for _ in range(3):
+        x = torch.randn(4)
+        assert torch.equal(runner.run(x=x)["y"], eager(x))
+
+
+@pytest.mark.case("C14")
+def test_one_param_feeds_an_operators_host_list_and_a_device_copy_in_the_same_run(case):
+    model = """
+        def forward(self, x, lens, lens_on_device):
+            mask = torch.arange(4) < lens_on_device[:, None]
+            return torch.roll(x, lens, (0, 1)) * mask
+    """
+    runner = case.open(
+        model,
+        """
+        params:
+          lens: {type: int, shape: [2], min: 0, max: 4, default: 1}
+        buffers:
+          x: {shape: [2, 4], dtype: float32}
+          lens_on_device: {shape: [2], dtype: int64, from: lens}
+        regions:
+          main:
+            call: model
+            inputs: [x, lens, lens_on_device]
+            outputs: y
+            updates: [{op: "aten::roll", arg: shifts, from: lens}]
+        replay: [main]
+        """,
+    )
+    eager = case.eager()
+    x = torch.randn(2, 4)
+    for lens in ([1, 1], [0, 3], [4, 2], [2, 2]):
+        assert torch.equal(runner.run(x=x, lens=lens)["y"], eager(x, lens, torch.tensor(lens)))
+    assert torch.equal(runner.run(x=x)["y"], eager(x, [2, 2], torch.tensor([2, 2])))
