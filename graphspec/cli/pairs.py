@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -12,6 +12,8 @@ from graphspec.errors import InputError, SpecError
 from graphspec.nearest import nearest
 from graphspec.reading.compose import compose
 from graphspec.reading.construct import Constructor
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def split(pairs: Iterable[str], option: str, known: Iterable[str], kind: str) -> dict[str, str]:
@@ -63,7 +65,7 @@ def file(text: str, option: str) -> Path:
     return path
 
 
-def repeatable(option: str, metavar: str, text: str) -> Any:
+def repeatable(option: str, metavar: str, text: str) -> Callable[[_Command], _Command]:
     """A click option that may be given many times."""
     return click.option(option, f"{option.lstrip('-')}_pairs", metavar=metavar, multiple=True, help=text)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _WIDTH = 24
 _LINE = 79
@@ -31,7 +34,7 @@ class Progress:
             self._stream.flush()
         self._said.add(what)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

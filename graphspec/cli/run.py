@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,7 @@ FORMATS: dict[str, Callable[[RunReport], str]] = {"text": _text, "json": run_jso
 @click.option("--output", type=click.Path(path_type=Path), help="Results of the first run, as .npz or .safetensors.")
 @click.option("--check/--no-check", default=True, help="Compare with eager (default), or only time.")
 @click.option("--format", "style", type=click.Choice(list(FORMATS)), default="text", show_default=True, help="Output.")
-def command(
+def command(  # noqa: PLR0917  one argument for each flag
     spec: Path,
     device: str | None,
     steps: int,
@@ -59,6 +60,7 @@ def command(
     Every bucket is run full and, where it can be, padded, on fresh inputs, with static buffers poisoned in between;
     outputs and states are compared after every step. Exit code 1 where they differ.
     """
+    _refuse_device(device)
     loaded = load(spec)
     plan = compile_spec(loaded)
     named = (
@@ -121,6 +123,11 @@ def _bucketed(loaded: language.Spec) -> list[str]:
     return [name for name, dim in loaded.dims.items() if isinstance(dim, language.Buckets)]
 
 
+def _refuse_device(device: str | None) -> None:
+    if device is not None and not re.fullmatch(r"(auto|cpu|cuda|npu)(:\d+)?", device):
+        raise InputError(f"--device: there is no device '{device}'", hint="auto, cpu, cuda, npu, or one such as npu:1")
+
+
 def _refuse_output(output: Path | None) -> None:
     """Refuse what cannot be written before minutes of work, not after."""
     if output is not None and output.suffix not in {".npz", ".safetensors"}:
@@ -131,7 +138,8 @@ def _refuse_output(output: Path | None) -> None:
 
 def _refuse_nothing_to_run(plan: Plan) -> None:
     if not plan.sequences:
-        raise InputError(f"{plan.name} has no `replay`: there is nothing to run", hint="list its regions under `replay`")
+        hint = "list its regions under `replay`"
+        raise InputError(f"{plan.name} has no `replay`: there is nothing to run", hint=hint)
 
 
 def _refuse_mismatch(report: RunReport) -> None:

@@ -44,7 +44,8 @@ def _headline(report: RunReport) -> str:
 
 def _captured(graphs: tuple[CapturedGraph, ...]) -> list[str]:
     rows = [
-        (g.region, sizes(g.bucket), g.pool, f"{g.operators:,}", human_bytes(g.bytes), seconds(g.capture_s)) for g in graphs
+        (g.region, sizes(g.bucket), g.pool, f"{g.operators:,}", human_bytes(g.bytes), seconds(g.capture_s))
+        for g in graphs
     ]
     if len(rows) > _GRAPHS:
         left_out = len(rows) - _GRAPHS
@@ -57,14 +58,17 @@ def _check(check: Check, paint: Paint) -> Iterator[str]:
         yield "check     skipped"
         return
     if check.failure is not None:
-        yield f"check     {paint('MISMATCH', 'bad')}: {check.failure}"
+        diff = f", max abs diff {check.max_abs_diff:.3g}" if check.max_abs_diff is not None else ""
+        yield f"check     {paint('MISMATCH', 'bad')} after {counted(check.steps, 'step')}{diff}"
+        yield f"          {check.failure}"
     else:
         diff = f"{check.max_abs_diff:.2g}" if check.max_abs_diff is not None else "not finite"
         said = f"{counted(check.steps, 'step')}, max abs diff {diff} (rtol {check.rtol:g}, atol {check.atol:g})"
         yield f"check     {paint('replay matches eager', 'good')}: {said}"
         yield "          inputs and graph memory are poisoned before every replay"
-    if check.runs:
-        yield f"          sizes {shortened(check.runs, _SIZES, '; ')}"
+    for name, run in check.runs.items():
+        of = f" of {name}" if len(check.runs) > 1 else ""
+        yield f"          sizes{of}: {shortened(run, _SIZES, '; ')}"
     if check.proof is not None and check.failure is None:
         how = "bit by bit" if check.proof.bitwise else "within the tolerance"
         times = counted(len(check.proof.sizes), "padded size")
@@ -74,17 +78,19 @@ def _check(check: Check, paint: Paint) -> Iterator[str]:
 
 
 def _speed(report: RunReport) -> Iterator[str]:
-    each = report.sequences
-    rows = [_timing(one, one.what) for one in each]
-    if len(each) > 1:
-        rows.append(_timing(report.total, "all in a row"))
-    yield from table("speed", ("at", "eager", "replay", "p95", "", "runs"), rows)
+    columns = ("eager", "replay", "p95", "", "runs")
+    if len(report.sequences) == 1:
+        (only,) = report.sequences
+        yield from table("speed", columns, [(only.sizes or "one run", *_timing(only))])
+        return
+    rows = [(one.what, one.sizes, *_timing(one)) for one in report.sequences]
+    if rows:
+        rows.append(("all in a row", "", *_timing(report.total)))
+    yield from table("speed", ("at", *columns), rows)
 
 
-def _timing(timing: Timing, name: str) -> tuple[str, ...]:
+def _timing(timing: Timing) -> tuple[str, ...]:
     return (
-        name,
-        timing.sizes,
         microseconds(timing.eager_us),
         microseconds(timing.replay_us),
         microseconds(timing.replay_p95_us),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -45,7 +45,7 @@ class PaddingProof:
 class Check:
     """Replay against eager. ``max_abs_diff`` is None where nothing was compared or a difference is not finite.
 
-    ``runs`` are the sizes that were run, by sequence; ``failure`` is one message, and its fix.
+    ``runs`` are the sizes of each sequence that were run; ``failure`` is one message, and its fix.
     """
 
     status: Literal["match", "mismatch", "skipped"]
@@ -53,7 +53,7 @@ class Check:
     atol: float
     max_abs_diff: float | None = None
     steps: int = 0
-    runs: tuple[str, ...] = ()
+    runs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     proof: PaddingProof | None = None
     notes: tuple[str, ...] = ()
     failure: str | None = None

@@ -1,5 +1,8 @@
-"""What one run leaves to the next: declared states, and whatever else of the model a run writes (running statistics,
-parameters of a training step, undeclared caches). To be put back between two runs, and compared after them."""
+"""What one run leaves to the next, to be put back between two runs and compared after them.
+
+These are the declared states, and whatever else of the model a run writes: running statistics, undeclared caches,
+the parameters of a training step.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +45,11 @@ class Carried:
                 tensor.copy_(content)
 
     def contents(self, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
-        """A copy of each tensor at a run of these real sizes. Rows that the run's bucket may only have padded are cut off
-        where the runtime does not protect them: in tensors that the model owns."""
+        """A copy of each tensor after a run of these real sizes.
+
+        Rows that the bucket only padded are cut off in tensors that the model owns. In others the runtime keeps them
+        as they were, so they are compared too.
+        """
         static = {label for label, (name, _) in self._declared.items() if self._buffers[name].attr is None}
         return {
             label: (tensor if label in static else self._cut(label, tensor, sizes)).detach().clone()
@@ -94,4 +100,4 @@ def _written(runner: Runner, calls: Iterable[Callable[[], object]], known: set[i
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  the identity of a storage
+    return int(tensor.untyped_storage()._cdata)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from graphspec import spec as language
 from graphspec.plan import Bucket, Sequence, choose
 
 
@@ -44,6 +45,11 @@ def cases(sequence: Sequence, fixed: Mapping[str, int], exact: Collection[str]) 
     return (Case(tuple((dim, fixed.get(dim, largest[dim])) for dim in sequence.dims), None),)
 
 
+def exact_dims(spec: language.Spec) -> frozenset[str]:
+    """The dims that are never padded."""
+    return frozenset(name for name, dim in spec.dims.items() if isinstance(dim, language.Buckets) and dim.exact)
+
+
 def _full(sequence: Sequence, bucket: Bucket, fixed: Mapping[str, int], exact: Collection[str]) -> Case | None:
     sizes = tuple((dim, fixed.get(dim, size)) for dim, size in bucket.sizes)
     return _taken(sequence, bucket, sizes, exact)
@@ -52,7 +58,8 @@ def _full(sequence: Sequence, bucket: Bucket, fixed: Mapping[str, int], exact: C
 def _padded(sequence: Sequence, bucket: Bucket, fixed: Mapping[str, int], exact: Collection[str]) -> Case | None:
     """The run with the most padding that still takes this bucket, if there is one."""
     choices = [list(_candidates(sequence, dim, size, fixed, exact)) for dim, size in bucket.sizes]
-    combined = [tuple(zip((dim for dim, _ in bucket.sizes), sizes, strict=True)) for sizes in itertools.product(*choices)]
+    dims = [dim for dim, _ in bucket.sizes]
+    combined = [tuple(zip(dims, sizes, strict=True)) for sizes in itertools.product(*choices)]
     smaller = [sizes for sizes in combined if sizes != bucket.sizes]
     smaller.sort(key=lambda sizes: (sum(pair in bucket.sizes for pair in sizes), Bucket(sizes).elements))
     taken = (_taken(sequence, bucket, sizes, exact) for sizes in smaller)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,7 @@ from graphspec.runtime.compare import leaves, owned
 from graphspec.runtime.feed import Feed, Fixed
 from graphspec.runtime.random_state import Ambient
 from graphspec.runtime.reach import reach
-from graphspec.runtime.subject import Progress, Subject
+from graphspec.runtime.subject import Progress, Subject, largest
 from graphspec.runtime.timing import measure
 
 if TYPE_CHECKING:
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """``steps`` for the check and the timing, ``fixed`` what the caller gave, ``check`` False to leave the check out."""
+    """``steps`` of the check and of the timing; ``fixed``: what the caller gave; ``check``: whether to compare."""
 
     steps: int = 20
-    fixed: Fixed = Fixed()
+    fixed: Fixed = field(default_factory=Fixed)
     check: bool = True
 
 
@@ -73,30 +74,30 @@ def execute(runner: Runner, options: RunOptions, progress: Progress = lambda *_:
 def _subject(runner: Runner, fixed: Fixed) -> Subject:
     feed = Feed(runner, runner.spec, runner.plan, fixed)
     generators = tuple(generator for _, generator in reach({"model": runner.model}).generators)
-    none = Subject(runner, Carried(runner, ()), feed, generators)
-    calls = []
-    for sequence in runner.sequences.values():
-        values = feed(sequence.plan, none.cases(sequence)[0], 0)
-        calls.append(lambda sequence=sequence, values=values: sequence.eager(values))
+    calls = [
+        partial(sequence.eager, feed(sequence.plan, largest(runner.spec, fixed, sequence), 0))
+        for sequence in runner.sequences.values()
+    ]
     return Subject(runner, Carried(runner, calls), feed, generators)
 
 
 def _first_results(subject: Subject) -> dict[str, Any]:
-    """The leaves of the results of every sequence, run once in declared order; a name of two sequences is qualified."""
-    sequences = subject.runner.sequences
+    """The leaves of the results of every sequence, run once in declared order.
+
+    Where two sequences give a result of one name, it is the last one's; the earlier is ``SEQUENCE.NAME``.
+    """
     before, ambient = subject.carried.save(), Ambient.take(subject.generators)
     found: dict[str, dict[str, Any]] = {}
-    for name, sequence in sequences.items():
-        values = subject.feed(sequence.plan, subject.cases(sequence)[0], 0)
-        found[name] = owned(sequence.run(values))
+    for name, sequence in subject.runner.sequences.items():
+        found[name] = owned(sequence.run(subject.feed(sequence.plan, subject.largest(sequence), 0)))
     subject.carried.restore(before)
     ambient.restore()
-    names = [result for results in found.values() for result in results]
+    last = {name: sequence for sequence, results in found.items() for name in results}
     return {
         place: leaf
         for sequence, results in found.items()
         for name, value in results.items()
-        for place, leaf in leaves(value, name if names.count(name) == 1 else f"{sequence}.{name}")
+        for place, leaf in leaves(value, name if last[name] == sequence else f"{sequence}.{name}")
     }
 
 

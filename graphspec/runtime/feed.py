@@ -10,19 +10,21 @@ from typing import Any, Protocol
 import torch
 
 from graphspec import spec as language
+from graphspec.errors import InputError
 from graphspec.plan import Plan, Sequence, concrete
-from graphspec.runtime.cases import Case
+from graphspec.runtime.cases import Case, cases, exact_dims
 from graphspec.runtime.inputs import InputCheck, ParamCheck
 from graphspec.runtime.model import largest_sizes
 from graphspec.runtime.samples import alternative_param
 
 #: How many graphs a specialized param may add during a check.
 _SPECIAL_VALUES = 3
+_LEFT_OUT = 0.5
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """Inputs, params and sizes that are the same at every step. ``sizes`` also has those that inputs and params show."""
+    """Inputs, params and sizes that are the same at every step; ``sizes`` has those that inputs and params show."""
 
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -53,7 +55,20 @@ def fix(
         name: ParamCheck(spec.params[name], largest_sizes(spec), plan.constants)(value, shown)
         for name, value in params.items()
     }
-    return Fixed(checked, values, {dim: size for dim, (size, _) in shown.items()})
+    fixed = Fixed(checked, values, {dim: size for dim, (size, _) in shown.items()})
+    for sequence in plan.sequences.values():
+        _refuse_misfit(spec, sequence, fixed)
+    return fixed
+
+
+def _refuse_misfit(spec: language.Spec, sequence: Sequence, fixed: Fixed) -> None:
+    """Refuse sizes that no bucket of a sequence holds, unless its regions go on without graphs."""
+    if all(spec.regions[step].on_miss == "eager" for step in sequence.steps if not spec.regions[step].eager):
+        return
+    (first, *_) = cases(sequence, fixed.sizes, exact_dims(spec))
+    if first.bucket is None:
+        buckets = "; ".join(map(str, sequence.buckets))
+        raise InputError(f"no bucket of sequence '{sequence.name}' holds {first}: they are {buckets}")
 
 
 class Feed:
@@ -70,11 +85,13 @@ class Feed:
         """Sampled anew from the spec's seed and the step; fixed ones as they are.
 
         A param that nobody fixed keeps its default at step 0 and then changes: one that a graph froze would go
-        unnoticed.
+        unnoticed. From step 1 on, inputs that may be left out sometimes are.
         """
         sizes = dict(case.sizes)
         values = self._runner.sample(sequence.name, sizes, self._spec.seed + step)
         drawn = random.Random(f"{self._spec.seed}/{sequence.name}/{step}")  # noqa: S311  no secrets
+        if step and drawn.random() < _LEFT_OUT:
+            values = {name: value for name, value in values.items() if not self._may_be_absent(name)}
         for name in sequence.params:
             if step and name in values:
                 param = self._spec.params[name]
@@ -82,6 +99,14 @@ class Feed:
                 values[name] = _changed(values[name], param, shape, self._largest, drawn)
         given = {**self.fixed.inputs, **self.fixed.params}
         return {**values, **{name: given[name] for name in (*sequence.inputs, *sequence.params) if name in given}}
+
+    def _may_be_absent(self, name: str) -> bool:
+        """Whether a run without this input is one too. A held one keeps its size, so it must have only one."""
+        buffer = self._spec.buffers.get(name)
+        if buffer is None or not (buffer.optional or buffer.hold):
+            return False
+        sized = (axis.dim for axis in buffer.shape or () if isinstance(axis, language.DimSize))
+        return buffer.optional or all(dim in self._constants for dim in sized)
 
 
 def _changed(

@@ -1,4 +1,4 @@
-"""What padded rows may hold while it is proven that they reach nothing: two different contents, both finite and valid."""
+"""What padded rows hold while it is proven that they reach nothing: different contents, finite and valid."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def varies(buffer: language.Buffer) -> bool:
     """
     dtype = getattr(torch, str(buffer.dtype))
     pad = 0 if buffer.pad is None else buffer.pad
-    if dtype == torch.bool:
+    if dtype == torch.bool or isinstance(pad, str):
         return False
     if not (dtype.is_floating_point or dtype.is_complex):
         low, high = _range(buffer.sample)

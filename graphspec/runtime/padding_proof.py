@@ -47,7 +47,7 @@ def prove(subject: Subject, sequence: BoundSequence, case: Case) -> Proof:
     found = compare(first, trial.run(other), tolerance)
     note = None
     if repeated.first is not None:
-        note = f"{case}: a bucket does not repeat itself bit by bit ({repeated.first.what}), so padding was compared with the tolerance"
+        note = f"{case} does not repeat itself bit by bit ({repeated.first.what}): padding compared with the tolerance"
     if found.first is None:
         return Proof(case, repeated.first is None, note)
     return _leak(trial, found.first, first, one, other)
@@ -86,14 +86,10 @@ def _leak(
     other: Mapping[str, torch.Tensor],
 ) -> Proof:  # fmt: skip
     """Name the inputs whose padded rows are to blame: those that change real rows on their own."""
-    blamed = [
-        name
-        for name in one
-        if compare(first, trial.run({**one, name: other[name]}), None).first is not None
-    ]
+    blamed = [name for name in one if compare(first, trial.run({**one, name: other[name]}), None).first is not None]
     names = " and ".join(f"'{name}'" for name in blamed or one)
     said = described(place, ("with one content", "with another"), None)
-    message = f"padded rows reach real rows: what the rows {trial.case} adds to {names} hold changes {said}"
+    message = f"padded rows reach real rows at {trial.case}: what {names} holds in them changes {said}"
     fix = (
         "something mixes rows (a reduction, a sort, a write to an index): mask the padded rows with a buffer "
         "`from: {size: DIM}`, or declare the dim exact. If the model knows padded rows by their `pad`, choose one that "

@@ -10,9 +10,9 @@ import torch
 
 from graphspec import spec as language
 from graphspec.runtime.carried import Carried
-from graphspec.runtime.cases import Case, cases
+from graphspec.runtime.cases import Case, cases, exact_dims
 from graphspec.runtime.compare import Tolerance
-from graphspec.runtime.feed import Feed
+from graphspec.runtime.feed import Feed, Fixed
 
 if TYPE_CHECKING:
     from graphspec.runtime.runner import Runner
@@ -39,7 +39,11 @@ class Subject:
         """The runs of a sequence that are worth checking; see `cases.cases`."""
         return cases(sequence.plan, self.feed.fixed.sizes, exact_dims(self.runner.spec))
 
+    def largest(self, sequence: BoundSequence) -> Case:
+        """The run that is reported and timed: at the fixed sizes, the others as large as they can be."""
+        return largest(self.runner.spec, self.feed.fixed, sequence)
 
-def exact_dims(spec: language.Spec) -> frozenset[str]:
-    """The dims that are never padded."""
-    return frozenset(name for name, dim in spec.dims.items() if isinstance(dim, language.Buckets) and dim.exact)
+
+def largest(spec: language.Spec, fixed: Fixed, sequence: BoundSequence) -> Case:
+    """The first of a sequence's cases."""
+    return cases(sequence.plan, fixed.sizes, exact_dims(spec))[0]

@@ -43,12 +43,11 @@ def _measure(runs: _Runs, rounds: Rounds, steps: int, progress: Progress) -> tup
     began = time.perf_counter()
     while len(times["replay"]) < steps or time.perf_counter() - began < _AT_LEAST_S * len(runs.cases):
         progress("time", min(len(times["replay"]), steps), steps)
-        for way, taken in times.items():
-            taken += _round(rounds, runs, way)
+        for way in times:
+            times[way] += _round(rounds, runs, way)
     rounds.restart()
     each = tuple(_timing(name, str(case), times, (name,)) for name, case in runs.cases.items())
-    sizes = each[0].sizes if len({one.sizes for one in each}) == 1 else "; ".join(f"{one.what}: {one.sizes}" for one in each)
-    return _timing("all sequences", sizes, times, tuple(runs.cases)), each
+    return _timing("all sequences", "", times, tuple(runs.cases)), each
 
 
 def _round(rounds: Rounds, runs: _Runs, way: str) -> list[_Pass]:
@@ -64,7 +63,7 @@ class _Runs:
 
     def __init__(self, subject: Subject) -> None:
         sequences = subject.runner.sequences
-        self.cases: Mapping[str, Case] = {name: subject.cases(each)[0] for name, each in sequences.items()}
+        self.cases: Mapping[str, Case] = {name: subject.largest(each) for name, each in sequences.items()}
         self._values = {name: subject.feed(each.plan, self.cases[name], 0) for name, each in sequences.items()}
         self._ways: Mapping[str, Mapping[str, Callable[[], object]]] = {
             "eager": {name: each.direct(self._values[name]) for name, each in sequences.items()},
@@ -73,7 +72,8 @@ class _Runs:
         self._synchronize = synchronizer(subject.runner.device)
 
     def once(self, way: str) -> _Pass:
-        return call_user_code(self._once, f"the {way} run", way)  # type: ignore[no-any-return]
+        taken: _Pass = call_user_code(self._once, f"the {way} run", way)
+        return taken
 
     def _once(self, way: str) -> _Pass:
         taken: _Pass = {}
@@ -90,7 +90,7 @@ def synchronizer(device: torch.device) -> Callable[[], None]:
     if device.type == "cpu":
         return lambda: None
     module = torch.get_device_module(device)
-    return lambda: module.synchronize(device)  # type: ignore[no-any-return]
+    return lambda: module.synchronize(device)
 
 
 def _timing(what: str, sizes: str, times: Mapping[str, list[_Pass]], names: tuple[str, ...]) -> Timing:
