@@ -20,7 +20,9 @@ import build
 import loader
 
 if "torch" in sys.modules:
-    raise pytest.UsageError("torch was imported before the emulated CANN: run tests/cann in a pytest process of its own")
+    raise pytest.UsageError(
+        "torch was imported before the emulated CANN: run tests/cann in a pytest process of its own"
+    )
 
 # Short waits: a test that hangs should say so quickly.
 os.environ.setdefault("EMU_CANN_TIMEOUT", "3")
