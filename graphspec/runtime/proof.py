@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from graphspec.errors import Diagnostic
+from graphspec.runtime.hazards.generators import same
 from graphspec.runtime.recording import Call, Outside, Recording, Ref, touched_refs
 from graphspec.runtime.source import Site
 
@@ -119,6 +120,10 @@ def _same(old: Any, new: Any) -> bool:
         return len(old) == len(new) and all(_same(a, b) for a, b in zip(old, new, strict=True))
     if isinstance(old, float) and isinstance(new, float) and old != old:  # noqa: PLR0124 - nan
         return new != new  # noqa: PLR0124
+    if isinstance(old, torch.Generator) and isinstance(new, torch.Generator):
+        return same(old, new)
+    if isinstance(old, torch.ScriptObject) and isinstance(new, torch.ScriptObject):  # a process group, a reduction
+        return bool(old._type() == new._type())
     try:
         return type(old) is type(new) and bool(old == new)
     except (TypeError, ValueError, RuntimeError):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -181,8 +182,10 @@ class Recorder(TorchDispatchMode):
 
     def _note(self, value: Any, func: OpOverload, where: Site, *, born: bool = False) -> Any:
         if isinstance(value, torch.Tensor):
-            if value.layout is not torch.strided or value.is_quantized:
-                message = f"region '{self.region}': {func.name()} works on a {value.layout} tensor, at {where}"
+            wrapped = hasattr(type(value), "__tensor_flatten__") and not isinstance(value, FakeTensor)
+            if wrapped or value.layout is not torch.strided or value.is_quantized:
+                kind = type(value).__name__ if wrapped else f"{value.layout} tensor"
+                message = f"region '{self.region}': {func.name()} works on a {kind}, at {where}"
                 raise CaptureError(message, hint="only dense strided tensors can be captured; mark the region eager")
             if born:
                 self.recording._index(value.untyped_storage(), None)

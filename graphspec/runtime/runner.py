@@ -27,6 +27,7 @@ from graphspec.runtime.devices import open_backend
 from graphspec.runtime.guards import Guard
 from graphspec.runtime.hazards import capturing
 from graphspec.runtime.model import build_model
+from graphspec.runtime.ranks import agree
 from graphspec.runtime.regions import bind_regions
 from graphspec.runtime.sequence import BoundSequence
 from graphspec.runtime.states import States
@@ -153,6 +154,7 @@ class Runner:
         """Capture every graph that has not been captured yet."""
         with self.entered(captured=False):
             if not self._captured:
+                agree(self._context.plan)
                 self._captured = True
                 try:
                     self.graphs_for(self._first_variant())

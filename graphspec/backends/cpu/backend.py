@@ -100,9 +100,7 @@ class CpuBackend:
         recording = recorder.recording
         refs = tuple(recording.ref(output) for output in outputs)
         links = self._links(recording)
-        graph = CpuGraph(
-            request, recording, refs, issues(recording, refs), request.slots(recording), outputs, links
-        )
+        graph = CpuGraph(request, recording, refs, issues(recording, refs), request.slots(recording), outputs, links)
         for output, ref in zip(outputs, refs, strict=True):
             if recording.is_born(ref.storage):
                 self._born[output.untyped_storage()._cdata] = (graph, ref.storage)
@@ -117,9 +115,7 @@ class CpuBackend:
             lives = _lives(graph)
             graph.offsets = layout.place(graph.request.graph.index, lives)
             graph.bytes = max((graph.offsets[life.storage] + life.bytes for life in lives), default=0)
-        arenas = {
-            pool: Arena(pool, torch.empty(layout.size, dtype=torch.uint8)) for pool, layout in layouts.items()
-        }
+        arenas = {pool: Arena(pool, torch.empty(layout.size, dtype=torch.uint8)) for pool, layout in layouts.items()}
         self._arenas.update(arenas.values())
         for graph in self._round:
             graph.arena = arenas[graph.request.graph.pool]
@@ -172,9 +168,7 @@ class CpuBackend:
         updatable = _updatable(graph)
         program, places = link(graph.issues, graph.refs, locate, updatable)
         graph.outputs = program.outputs
-        graph._writers = tuple(
-            lambda value, place=places[key]: program.write(place, value) for key in updatable
-        )
+        graph._writers = tuple(lambda value, place=places[key]: program.write(place, value) for key in updatable)
         graph.replayer = self._choose(program, graph.request.graph.region)
 
     def _choose(self, program: Any, region: str) -> Replayer:
@@ -220,6 +214,4 @@ def _lives(graph: CpuGraph) -> list[Life]:
 def _updatable(graph: CpuGraph) -> dict[tuple[int, int], Any]:
     """The (issue, argument position) of each update slot, with its first value, in slot order."""
     issue_of = {id(issue.call): number for number, issue in enumerate(graph.issues)}
-    return {
-        (issue_of[id(graph.recording.calls[slot.call])], slot.position): slot.value for slot in graph.slots
-    }
+    return {(issue_of[id(graph.recording.calls[slot.call])], slot.position): slot.value for slot in graph.slots}

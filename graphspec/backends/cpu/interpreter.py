@@ -63,9 +63,10 @@ class _Builder:
 
     def add(self, step: Step) -> None:
         schema = step.op._schema
-        inputs = [
-            self._value(value, argument) for argument, value in zip(schema.arguments, step.args, strict=True)
-        ]
+        if step.op.namespace == "c10d":
+            message = f"{schema.name} returns a handle that must be waited for"
+            raise UnsupportedProgramError(message)
+        inputs = [self._value(value, argument) for argument, value in zip(schema.arguments, step.args, strict=True)]
         node = self._graph.create(schema.name, inputs, len(schema.returns))
         outputs = list(node.outputs())
         for output, returned in zip(outputs, schema.returns, strict=True):
@@ -132,7 +133,7 @@ class _Builder:
 
     def _copy(self, result: Any, destination: Any) -> None:
         if isinstance(destination, At):
-            inputs = [self._tensors[destination.index], result, self._constant(False)]  # noqa: FBT003
+            inputs = [self._tensors[destination.index], result, self._constant(False)]
             node = self._graph.create("aten::copy_", inputs, 1)
             self._graph.appendNode(node)
         elif isinstance(destination, list):

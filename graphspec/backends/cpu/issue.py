@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ class Issue:
 def issues(recording: Recording, outputs: Iterable[Ref]) -> list[Issue]:
     """The calls a replay makes, in order; ``outputs`` are the tensors that must hold their values at the end."""
     needed = _needed(recording, outputs)
-    found = (_issue(recording, call, needed) for call in recording.calls)
+    found = (_issue(call, needed) for call in recording.calls)
     return [issue for issue in found if issue is not None]
 
 
@@ -58,11 +58,11 @@ def _needed(recording: Recording, outputs: Iterable[Ref]) -> set[int]:
     return needed
 
 
-def _issue(recording: Recording, call: Call, needed: set[int]) -> Issue | None:
+def _issue(call: Call, needed: set[int]) -> Issue | None:
     if torch.Tag.inplace_view in call.op.tags:
         return None
     born = set(call.born)
-    if not born and not any(True for _ in written_refs(call)):
+    if not born and not any(True for _ in written_refs(call)) and call.op.namespace not in _COMMUNICATION:
         return None  # a view, or a call that only reads
     arguments = call.arguments()
     if born and (rewritten := _rewrite(call, arguments)) is not None:
@@ -82,6 +82,9 @@ def _destination(result: Any, wanted: set[int]) -> Any:
         return tuple(_destination(item, wanted) for item in result)
     return result if isinstance(result, Ref) and result.storage in wanted else None
 
+
+#: Operators of these namespaces talk to other ranks, whatever their schemas say of tensors.
+_COMMUNICATION = frozenset({"c10d", "_c10d_functional"})
 
 # Operators that are exactly one kernel into given memory, although their own ``.out`` is generated or missing.
 _FILLS: Mapping[str, Any] = {
@@ -108,7 +111,7 @@ def _rewrite(call: Call, arguments: Mapping[str, Any]) -> tuple[OpOverload | Non
     return None
 
 
-@lru_cache(maxsize=None)
+@cache
 def _out_overload(op: OpOverload) -> OpOverload | None:
     """The overload of ``op`` that takes the same arguments and writes its results into given tensors."""
     packet = op.overloadpacket

@@ -25,6 +25,8 @@ class PythonReplayer:
             for holder, key, index in slots:
                 holder[key] = values[index]
             result = op(*positional, **keyword)
+            if op.namespace == "c10d":
+                _wait(result)
             if copies:
                 _copy(copies, result if isinstance(result, tuple) else (result,))
 
@@ -55,6 +57,13 @@ def _resolve(value: Any, program: Program) -> Any:
     if isinstance(value, list):
         return [_resolve(item, program) for item in value]
     return value
+
+
+def _wait(result: Any) -> None:
+    """Wait for a collective. In eager the model's own code did, after the call that was recorded."""
+    for item in result if isinstance(result, (tuple, list)) else (result,):
+        if isinstance(item, torch.ScriptObject):
+            item.wait()
 
 
 def _copy(destinations: Any, results: Any) -> None:

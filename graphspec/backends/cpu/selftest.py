@@ -29,7 +29,7 @@ def interpreter_fault() -> str | None:
     return None
 
 
-def _outcome(replayer: type[PythonReplayer] | type[Interpreter]) -> list[torch.Tensor]:
+def _outcome(replayer: type[PythonReplayer | Interpreter]) -> list[torch.Tensor]:
     """Record on one input, replay twice on another; everything the region wrote or returned."""
     generator = torch.Generator().manual_seed(1)
     inputs = [torch.ones(3, 4), torch.ones(3, 4), torch.arange(3)]
