@@ -40,7 +40,11 @@ class Axes:
             sizes = [shape[axis] for _, shape in shapes]
             if len(set(sizes)) == 1:
                 continue
-            fits = [dim for dim in varying if len({size / bucket[dim] for size, (bucket, _) in zip(sizes, shapes, strict=True)}) == 1]
+            fits = [
+                dim
+                for dim in varying
+                if len({size / bucket[dim] for size, (bucket, _) in zip(sizes, shapes, strict=True)}) == 1
+            ]
             if len(fits) != 1:
                 return cls({}, unknown=True)
             factor, rest = divmod(sizes[0], shapes[0][0][fits[0]])

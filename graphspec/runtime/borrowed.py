@@ -31,7 +31,7 @@ class Borrowed(torch.Tensor):
     def __torch_function__(
         cls,
         func: Callable[..., Any],
-        types: Sequence[type],  # noqa: ARG003 - torch's protocol
+        types: Sequence[type],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:

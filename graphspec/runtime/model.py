@@ -18,7 +18,6 @@ from graphspec import spec as language
 from graphspec.errors import GraphSpecError, ModelError
 from graphspec.runtime.weights import load_weights, read_weights
 
-
 _OURS = Path(__file__).resolve().parents[1]
 _TORCH = Path(torch.__file__).resolve().parent
 _DISPATCH = ("_ops.py", "_compile.py", "eval_frame.py")
@@ -46,9 +45,7 @@ def build_model(spec: language.Spec, device: torch.device) -> Any:
 
 def largest_sizes(spec: language.Spec) -> dict[str, int]:
     """Each dim's constant, or its largest bucket."""
-    return {
-        name: dim.value if isinstance(dim, language.Constant) else dim.sizes[-1] for name, dim in spec.dims.items()
-    }
+    return {name: dim.value if isinstance(dim, language.Constant) else dim.sizes[-1] for name, dim in spec.dims.items()}
 
 
 def import_object(reference: str, folder: Path) -> Any:

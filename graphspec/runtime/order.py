@@ -61,7 +61,9 @@ class Clock:
         if since == 0:
             at = f" at {bucket}" if bucket.sizes else ""
             message = f"region '{reader}' reads '{value}', which region '{producer.region}' has not made yet{at}"
-            raise OrderError(message, hint=f"run the sequence that replays '{producer.region}' first, at the same sizes")
+            raise OrderError(
+                message, hint=f"run the sequence that replays '{producer.region}' first, at the same sizes"
+            )
         culprit = self.overwritten_by(value, bucket, since)
         if culprit is not None:
             message = (

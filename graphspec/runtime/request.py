@@ -181,4 +181,3 @@ def _padded(value: Any, param: language.Param, shape: tuple[int, ...]) -> Any:
     pad = param.pad if param.pad is not None else param.default if not isinstance(param.default, list) else None
     fill = {"int": 0, "float": 0.0, "bool": False, "str": ""}[param.type] if pad is None else pad
     return items + [filled(shape[1:], fill) for _ in range(shape[0] - len(items))]
-

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from graphspec import plan as plans
-from graphspec import spec as language
 from graphspec.errors import OrderError
 from graphspec.plan import Bucket
 from graphspec.runtime.axes import Axes, cut, paste
@@ -102,7 +101,15 @@ class Result:
 class EagerStep:
     """Runs a region as it is, on the real rows, at its place in the sequence."""
 
-    def __init__(self, context: Context, graphs: GraphSet, region: str, bucket: Bucket, results: frozenset[str], foreign: Sequence[tuple[str, Bucket]]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        graphs: GraphSet,
+        region: str,
+        bucket: Bucket,
+        results: frozenset[str],
+        foreign: Sequence[tuple[str, Bucket]],
+    ) -> None:
         self.region = region
         self._context = context
         self._graphs = graphs

@@ -13,9 +13,7 @@ from graphspec.errors import InputError
 from graphspec.runtime.files import read_tensor
 
 
-def sample(
-    buffer: language.Buffer, shape: tuple[int, ...], generator: torch.Generator, folder: Path
-) -> torch.Tensor:
+def sample(buffer: language.Buffer, shape: tuple[int, ...], generator: torch.Generator, folder: Path) -> torch.Tensor:
     """A CPU tensor of ``shape`` for an input buffer. Floats default to normal, everything else to zero."""
     dtype: torch.dtype = getattr(torch, str(buffer.dtype))
     how = buffer.sample
@@ -57,7 +55,8 @@ def _drawn(dtype: torch.dtype) -> torch.dtype:
 
 def default_param(param: language.Param, shape: tuple[int, ...]) -> Any:
     """The value a param has when none was given: its default (a scalar fills the shape), else zero, False, its
-    minimum, or its first choice."""
+    minimum, or its first choice.
+    """
     value = param.default
     if value is None:
         value = _plain_default(param)

@@ -141,5 +141,3 @@ class BoundSequence:
             real *= request.sizes.get(dim, size)
         stats.real += real
         stats.padded += route.elements
-
-
