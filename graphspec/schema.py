@@ -22,7 +22,7 @@ from graphspec.finding import finding
 FILE = "graphspec-v1.schema.json"
 #: Of one run of sizes: each of them is a graph.
 MOST_SIZES = 4096
-_ANNOTATIONS = frozenset({"title", "description", "examples", "default", "$defs", "$schema", "$id"})
+_ANNOTATIONS = frozenset({"description", "examples", "default", "$defs", "$schema", "$id"})
 
 
 def schema_text() -> str:
@@ -61,6 +61,8 @@ def check(document: Document) -> list[Diagnostic]:
 def _long_runs(document: Document) -> Iterator[Diagnostic]:
     """GS106: a run of sizes that would fill the memory when it is expanded, which JSON Schema cannot say."""
     for name, dim in document.data.get("dims", {}).items():
+        if name.startswith("x-"):
+            continue
         sizes = dim.get("sizes", dim) if isinstance(dim, dict) else dim
         for run in sizes if isinstance(sizes, list) else [sizes]:
             count = (run["to"] - run["from"]) // run.get("step", 1) + 1 if isinstance(run, dict) and "to" in run else 0
@@ -103,7 +105,7 @@ class _Inliner:
     def _keywords(self, schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for keyword, value in schema.items():
             if keyword == "examples":
-                yield "x-example", value[0]  # for messages; no keyword of the checker
+                yield "x-examples", value  # for messages; no keyword of the checker
             elif keyword in _ANNOTATIONS:
                 continue
             elif keyword in {"properties", "patternProperties", "dependentSchemas"}:

@@ -10,6 +10,7 @@ from graphspec.document import Document
 from graphspec.errors import Diagnostic, KeyPath
 from graphspec.finding import dotted, finding
 from graphspec.nearest import did_you_mean, nearest
+from graphspec.report.units import counted
 
 _KINDS: Mapping[str, str] = {
     "string": "a text",
@@ -58,11 +59,11 @@ def _unknown_keys(error: Any, document: Document, path: KeyPath) -> Iterator[Dia
     for key in error.instance:
         if key in keys or key.startswith("x-") or _matches(key, patterns):
             continue
-        if keys and error.instance[key] is None and key.endswith((")", "]")):
-            continue  # the rest of `(4, 8)`, which YAML reads as two entries: the first of them says it
         if keys:
             listed = ", ".join(sorted(keys)[:_KEYS_SHOWN]) + (", ..." if len(keys) > _KEYS_SHOWN else "")
             hint = did_you_mean(key, keys, f"the keys here are {listed}")
+            if key.endswith(")"):  # the rest of `(4, 8)`, which YAML reads as two entries
+                hint = "a list needs square brackets, such as [4, 8]"
             yield finding(document, "GS101", f"unknown key `{key}` {where}", (*path, key), key=True, hint=hint)
         else:
             hint = "use letters, digits and `_`, beginning with a letter or `_`"
@@ -111,7 +112,7 @@ def _enum(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]
 
 def _pattern(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
     value = error.instance
-    message = f"`{dotted(path)}` is {shown(value)}, which is not {_wanted(error)}"
+    message = f"`{dotted(path)}` is {shown(value)}, which is no {error.schema['title'].lower()}"
     yield finding(document, "GS105", message, path, hint=_how(error))
 
 
@@ -122,7 +123,7 @@ def _range(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic
 
 
 def _count(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
-    what = "keys" if error.validator.endswith("Properties") else "items"
+    what = "key" if error.validator.endswith("Properties") else "item"
     if not error.instance:
         message, hint = f"`{dotted(path)}` is {shown(error.instance)}", "give it a value, or remove the key"
         if error.validator == "minLength":
@@ -133,7 +134,7 @@ def _count(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic
         yield finding(document, "GS109", message, path, hint="keep one")
         return
     else:
-        message = f"`{dotted(path)}` has {len(error.instance)} {what}; it takes {error.validator_value}"
+        message = f"`{dotted(path)}` has {counted(len(error.instance), what)}; it takes {error.validator_value}"
         hint = _how(error) or f"give it {error.validator_value}"
     yield finding(document, "GS108", message, path, hint=hint)
 
@@ -192,8 +193,9 @@ def _how(error: Any) -> str | None:
         hint = f"write a literal as {{const: {json.dumps(value)}}}"
     elif isinstance(value, int | float) and not isinstance(value, bool) and kinds == ["string"]:
         hint = f'quote it: "{value}"'
-    example = _example(error.schema)
-    return hint or (f"write, for example, {example}" if example else None)
+    if hint is None and "x-examples" in error.schema:
+        hint = f"write, for example, {' or '.join(map(flow, error.schema['x-examples']))}"
+    return hint
 
 
 def _how_text(error: Any, value: str, kinds: list[str]) -> str | None:
@@ -220,9 +222,9 @@ def _as_list(value: str) -> str | None:
 
 def _example(schema: Mapping[str, Any]) -> str:
     """The first example of a schema, as YAML in one line."""
-    if not isinstance(schema, Mapping) or "x-example" not in schema:
+    if not isinstance(schema, Mapping) or "x-examples" not in schema:
         return ""
-    return flow(schema["x-example"])
+    return flow(schema["x-examples"][0])
 
 
 def flow(value: Any) -> str:

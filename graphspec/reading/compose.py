@@ -142,6 +142,8 @@ def _stopped(problem: str, lines: list[str], file: str, places: list[tuple[int, 
         message, hint = f"the file cannot be read as YAML: it ends too early ({problem})", "complete the last value"
     else:
         message = f"{characters.name_of(character)} is not expected here: {_because(problem)}"
+        if opening and opening in "[{":
+            message += f", for the {opening} of line {places[-1][0] + 1}, column {places[-1][1] + 1}"
         hint = _fix(problem, character)
     return Diagnostic("GS004", message, file=file, line=line + 1, column=column + 1, hint=hint)
 

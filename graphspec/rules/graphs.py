@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from graphspec.compiler.dims import region_dims
 from graphspec.errors import Diagnostic, KeyPath
 from graphspec.finding import finding
+from graphspec.report.units import counted
 from graphspec.rules.sizes import padded_dims
 from graphspec.rules.walk import output_place
 from graphspec.spec import Buckets, Region, Spec, reads
@@ -93,8 +94,8 @@ def _graphs(spec: Spec, dims: Mapping[str, tuple[str, ...]], kept: Mapping[str, 
 def _product(dims: Mapping[str, tuple[str, ...]], total: int) -> str:
     each = total // len(dims)
     if each * len(dims) == total and len(set(dims.values())) == 1:
-        return f"{len(dims)} regions x {each} buckets are {total:,} graphs"
-    return f"{len(dims)} regions with all their buckets are {total:,} graphs"
+        return f"{counted(len(dims), 'region')} x {counted(each, 'bucket')} make {counted(total, 'graph')}"
+    return f"{counted(len(dims), 'region')} with all their buckets make {counted(total, 'graph')}"
 
 
 def _widest(spec: Spec, dims: Mapping[str, tuple[str, ...]]) -> str | None:

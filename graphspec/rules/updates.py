@@ -28,7 +28,7 @@ def operators(spec: Spec) -> Iterator[Diagnostic]:
             parts = name.split(".")
             namespace, rest = (parts[0], ".".join(parts[1:])) if len(parts) > 1 else ("aten", name)
             message = f"'{update.op}' is no dispatcher name: `namespace::name` or `namespace::name.overload`"
-            meant = f"{namespace}::{rest}"
+            meant = f"{'aten' if namespace in {'torch', 'Tensor'} else namespace}::{rest}"
             hint = f"write {meant}" if _is_operator(meant) else "write, for example, aten::mul"
             yield finding(spec.document, "GS501", message, (*path, "op"), hint=hint)
 

@@ -29,7 +29,7 @@ def _param(spec: Spec, param: Param) -> Iterator[tuple[str, str, str]]:
         if kind in {"bool", "str"}:
             yield key, f"param '{name}' is a {kind}, which has no `{key}`", f"remove `{key}`"
         elif not isinstance(bound, str) and (problem := _mistyped(bound, kind)):
-            yield key, f"`{key}` of param '{name}' is {bound}, {problem}", f"write a value of type {kind}"
+            yield key, f"`{key}` of param '{name}' is {bound!r}, {problem}", f"write a value of type {kind}"
     if param.pad is not None and (problem := _mistyped(param.pad, kind)):
         yield "pad", f"`pad` of param '{name}' is {param.pad}, {problem}", f"write a value of type {kind}"
     low, high = _bound(spec, param.min, least=True), _bound(spec, param.max, least=False)
@@ -37,7 +37,7 @@ def _param(spec: Spec, param: Param) -> Iterator[tuple[str, str, str]]:
         yield "min", f"param '{name}' has min {low} above max {high}", "exchange them"
     for choice in param.choices or ():
         if problem := _mistyped(choice, kind):
-            yield "choices", f"the choice {choice} of param '{name}' is {problem}", f"write values of type {kind}"
+            yield "choices", f"the choice {choice!r} of param '{name}' is {problem}", f"write values of type {kind}"
     if param.default is not None:
         yield from (("default", message, hint) for message, hint in _default(param, low, high))
 
@@ -52,12 +52,12 @@ def _default(param: Param, low: float | None, high: float | None) -> Iterator[tu
         yield f"{shown} has the shape {list(shape)}, which is not the param's", "write one value: it fills the shape"
     for value in leaves(param.default):
         if problem := _mistyped(value, param.type):
-            yield f"{shown} is {value}, {problem}", f"write a value of type {param.type}"
+            yield f"{shown} is {value!r}, {problem}", f"write a value of type {param.type}"
         elif param.choices is not None and value not in param.choices:
             yield f"{shown} is {value}, which is not among its choices", f"write {param.choices[0]}"
         elif param.type in {"int", "float"} and not _within(value, low, high):
-            between = f"{'any' if low is None else low} to {'any' if high is None else high}"
-            yield f"{shown} is {value}, outside {between}", f"write a default that '{name}' may have"
+            bound = f"below its min {low}" if low is not None and value < low else f"above its max {high}"
+            yield f"{shown} is {value}, {bound}", f"write a default that '{name}' may have"
         else:
             continue
         return

@@ -1,0 +1,13 @@
+"""The model of these specs; it is read for its names, never run."""
+
+
+def build():
+    raise AssertionError
+
+
+class Batch:
+    pass
+
+
+def register():
+    pass
