@@ -33,7 +33,7 @@ from graphspec.runtime.regions import attribute
 from graphspec.runtime.samples import alternative_param
 from graphspec.runtime.source import ModuleNames
 from graphspec.runtime.trees import Tree, UnknownTypeError, flatten
-from graphspec.runtime.updates import Binding, bind_updates
+from graphspec.runtime.updates import Binding, bind_updates, refreshed
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Capturer:
         """Run the four passes. Raises HazardError with every finding, or CaptureError; nothing is left behind."""
         self._refuse_hooks()
         try:
-            with preserve({"model": self._context.model}) as session:
+            with self._context.backend.capturing(), preserve({"model": self._context.model}) as session:
                 self._passes(session)
         except BaseException:
             self._context.backend.abandon()
@@ -173,6 +173,7 @@ class Capturer:
         results = {name for sequence in context.plan.sequences.values() for name in sequence.results}
         refused = [finding for finding in watched.findings if finding.severity == "error"]
         refused += effects.input_writes(context, region, recording)
+        refused += effects.input_shapes(context, region.name, event.bucket, values.env)
         refused += effects.result_writes(context, region, recording, values.origins, results)
         errors, warnings = effects.host_changes(region.name, session, recording, seen)
         context.warn(*(str(finding) for finding in watched.findings if finding.severity == "warning"), *warnings)
@@ -210,13 +211,16 @@ class Capturer:
             return [leaf for tree in trees.values() for leaf in tree.leaves]
 
         def slots(recording: Recording) -> Sequence[Slot]:
-            bindings.extend(bind_updates(region, recording, values.params, self._params(event.bucket, run=1)))
+            other = self._params(event.bucket, run=1)
+            bindings.extend(bind_updates(region, recording, values.params, other, context.backend.updatable))
             return [binding.slot for binding in bindings]
 
         last = self._last_captures.get((event.region, event.bucket), {})
         held = self._held(trees, last, graph)
         with inside_capture(region.name):
-            captured = context.backend.capture(CaptureRequest(graph, call, held, slots, self._names))
+            captured = context.backend.capture(
+                CaptureRequest(graph, call, held, slots, self._names, updates=bool(refreshed(region)))
+            )
         outputs: dict[str, tuple[Tree, tuple[int, ...]]] = {}
         for name, tree in trees.items():
             start = sum(len(positions) for _, positions in outputs.values())
@@ -332,7 +336,7 @@ class Capturer:
             if name in self._variant.absent:
                 env[name] = None
                 continue
-            env[name] = context.buffers.view(name, bucket)
+            env[name] = context.buffers.view(name, bucket).detach()  # an alias: x.t_() in a region stays its own
             if name in made:
                 env[name].copy_(made[name])
         context.buffers.refresh(bucket, bucket, params)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 
 from graphspec import spec as language
 from graphspec.errors import Diagnostic
+from graphspec.plan import Bucket
 from graphspec.runtime.context import Context
 from graphspec.runtime.recording import Recording, written_refs
 
@@ -39,6 +40,23 @@ def input_writes(context: Context, region: language.Region, recording: Recording
                 hint=f"work on {name}.clone(), or make '{name}' a state",
             )
         )
+    return found
+
+
+def input_shapes(context: Context, region: str, bucket: Bucket, env: Mapping[str, object]) -> list[Diagnostic]:
+    """A region that changes the shape or strides of its input in place (``t_``, ``resize_``), as eager's caller sees."""
+    found = []
+    for name in dict.fromkeys(wire.value for wire in context.plan.regions[region].reads):
+        given = env.get(name)
+        if name not in context.buffers.static or not isinstance(given, torch.Tensor):
+            continue
+        view = context.buffers.view(name, bucket)
+        if (given.shape, given.stride()) != (view.shape, view.stride()):
+            message = (
+                f"region '{region}' changes the shape or strides of '{name}' in place, from {list(view.shape)} to "
+                f"{list(given.shape)}; a replay does not"
+            )
+            found.append(Diagnostic("GS724", message, hint=f"work on {name}.clone()"))
     return found
 
 

@@ -53,11 +53,14 @@ class InputCheck:
         if not isinstance(value, torch.Tensor):
             self._refuse(f"takes a tensor, and a {type(value).__name__} came", "torch.as_tensor makes one")
         value = plain(value)
-        if value.dtype != self._dtype:
-            value = self._cast(value)
+        if value.layout is not torch.strided or value.is_meta:
+            what = "a meta tensor, which holds no values," if value.is_meta else f"a {value.layout} tensor"
+            self._refuse(f"takes a dense tensor, and {what} came", "pass x.to_dense(), on the CPU or the device")
         if value.requires_grad:
             hint = "pass x.detach(): static buffers are filled without autograd"
             self._refuse("has grad history, and the region is declared without grad", hint)
+        if value.dtype != self._dtype:
+            value = self._cast(value)
         shape = value.shape
         if len(shape) != self._rank:
             self._refuse_shape(shape)

@@ -15,6 +15,7 @@ from graphspec.plan import Bucket, choose
 from graphspec.runtime.context import Context, Variant
 from graphspec.runtime.inputs import InputCheck, ParamCheck, check_names
 from graphspec.runtime.model import largest_sizes
+from graphspec.runtime.updates import specialized
 from graphspec.runtime.samples import default_param, filled
 
 
@@ -46,7 +47,8 @@ class Reader:
         self._needed = tuple(n for n in sequence.inputs if not spec.buffers[n].optional and not spec.buffers[n].hold)
         self._held: dict[str, tuple[torch.Tensor, dict[str, tuple[int, str]]]] = {}
         self._holds = tuple(name for name in sequence.inputs if spec.buffers[name].hold)
-        self._special = tuple(name for name in sequence.params if spec.params[name].specialize)
+        special = specialized(spec)
+        self._special = tuple(name for name in sequence.params if name in special)
         self._exact = frozenset(
             name for name, dim in spec.dims.items() if isinstance(dim, language.Buckets) and dim.exact
         )
@@ -116,7 +118,9 @@ class Reader:
             if name not in self._held:
                 if name in self._optional:
                     continue
-                raise InputError(f"input '{name}' must be given once before it can be left out")
+                raise InputError(
+                    f"input '{name}' must be given once before it can be left out", hint=f"give '{name}' in this run"
+                )
             tensors[name], own = self._held[name]
             for dim, (size, _) in own.items():
                 if sizes.setdefault(dim, (size, name))[0] != size:

@@ -40,7 +40,7 @@ class Case:
         folder = self._folder / f"case{next(self._numbers)}"
         folder.mkdir()
         model, spec = textwrap.dedent(model).strip("\n"), textwrap.dedent(spec).strip("\n")
-        if not re.search(r"^(class|def|import|from|@|[A-Z_a-z]+ =)(?! forward)(?! __init__)", model, re.MULTILINE):
+        if not re.search(r"^(class|def) Model\b", model, re.MULTILINE):
             model = f"class Model(nn.Module):\n{textwrap.indent(model, '    ')}"
         self.source = PRELUDE + model + "\n"
         (folder / "model.py").write_text(self.source)
