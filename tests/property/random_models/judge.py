@@ -1,0 +1,201 @@
+"""One draw held against the law: refused with a finding, or equal to eager run after run, values and states."""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+import graphspec
+from graphspec.backends.cpu import CpuBackend
+from graphspec.errors import FindingsError, GraphSpecError
+from graphspec.runtime import runner as runners
+from random_models.interpret import make_model, write
+from random_models.language import Draw, RunDraw, concrete
+from random_models.reference import Reference, bucket
+from random_models.values import make_input
+
+Kind = Literal["ran", "refused", "wrong", "crashed", "invalid", "not refused"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a draw. ``code`` is that of the first finding, or the error's class; ``detail`` for people."""
+
+    kind: Kind
+    code: str = ""
+    detail: str = ""
+    runs: int = 0
+    results: tuple[Any, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def faulty(self) -> bool:
+        """Whether the law is broken."""
+        return self.kind in ("wrong", "crashed", "not refused")
+
+
+class InvalidDrawError(Exception):
+    """The draw does not run in plain PyTorch: it says nothing."""
+
+
+class WrongError(Exception):
+    """The graph and eager disagree."""
+
+
+def judge(draw: Draw, replayer: str = "auto") -> Outcome:
+    """Open and run a draw."""
+    with tempfile.TemporaryDirectory() as folder, _replayer(replayer):
+        try:
+            outcome = _Trial(draw, Path(folder)).run()
+        except InvalidDrawError as error:
+            return Outcome("invalid", type(error.__cause__).__name__, str(error))
+        except WrongError as error:
+            return Outcome("wrong", "", str(error))
+        except FindingsError as error:
+            return Outcome("refused", error.diagnostics[0].code, str(error))
+        except GraphSpecError as error:
+            return Outcome("refused", type(error).__name__, str(error))
+        except Exception as error:  # noqa: BLE001  what must not come out of graphspec
+            return Outcome("crashed", type(error).__name__, traceback.format_exc())
+    if draw.illegal is not None:
+        return Outcome("not refused", draw.illegal, f"the hazard '{draw.illegal}' was let through")
+    return outcome
+
+
+class _Trial:
+    def __init__(self, draw: Draw, folder: Path) -> None:
+        self._draw = draw
+        self._path = write(draw, folder)
+        self._model = make_model(draw, folder)
+        self._reference = Reference(draw, self._model)
+        self._padded = Reference(draw, self._model)  # at the sizes of the bucket: the same kernels as the graph
+        self._results: list[Any] = []
+
+    def run(self) -> Outcome:
+        before = contents(self._model)
+        torch.manual_seed(17)
+        stream = torch.get_rng_state()
+        with graphspec.open(self._path, model=self._model, device="cpu") as runner:
+            if not torch.equal(torch.get_rng_state(), stream):
+                raise WrongError("opening moved the random stream")
+            _compare(before, contents(self._model), "after opening", exact=True)
+            for number, run in enumerate(self._draw.runs):
+                self._step(runner, run, number)
+            return Outcome("ran", runs=len(self._draw.runs), results=tuple(self._results), notes=tuple(runner.warnings))
+
+    def _step(self, runner: Any, run: RunDraw, number: int) -> None:
+        sequence = runner[run.sequence]
+        self._prepare(runner, run)
+        inputs = self._inputs(run, sequence.plan.inputs)
+        params = {name: value for name, value in run.params.items() if name in sequence.plan.params}
+        run = RunDraw(run.sequence, run.sizes, run.seed, params, run.absent, run.before)
+        wanted = self._eager(run, inputs)
+        torch.manual_seed(run.seed)
+        got = sequence(**{name: value.clone() for name, value in inputs.items()}, **params)
+        got = {name: owned(value) for name, value in got.items()}
+        place = f"run {number} ({run.sequence} at {dict(run.sizes)})"
+        full = dict(run.sizes) == bucket(self._draw, run.sizes)
+        self._equal({name: wanted[name] for name in got}, got, place, full=full, run=run)
+        states = {f"state {name}": value for name, value in runner.state.items() if isinstance(value, torch.Tensor)}
+        self._equal(self._states(), states, place, full=full, run=run)
+        self._equal(contents(self._reference.model), contents(self._model), place, full=full, run=run)
+        self._results.append((got, states))
+
+    def _eager(self, run: RunDraw, inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        try:
+            return self._reference.run(run, {name: value.clone() for name, value in inputs.items()}, run.sizes)
+        except Exception as error:
+            raise InvalidDrawError(f"{type(error).__name__}: {error}") from error
+
+    def _states(self) -> dict[str, torch.Tensor]:
+        return {f"state {name}": value for name, value in self._reference.owned().items()}
+
+    def _inputs(self, run: RunDraw, names: tuple[str, ...]) -> dict[str, torch.Tensor]:
+        found = {}
+        for number, name in enumerate(names):
+            if name in run.absent:
+                continue
+            buffer = self._draw.buffers[name]
+            value = make_input(buffer, run.sizes, torch.Generator().manual_seed(run.seed * 7 + number))
+            found[name] = value.to(memory_format=torch.channels_last) if buffer.get("layout") else value
+        return found
+
+    def _prepare(self, runner: Any, run: RunDraw) -> None:
+        match run.before:
+            case "poison":
+                runner.poison()
+            case "reset":
+                runner.reset()
+                self._reference.reset()
+            case "recapture":
+                runner.recapture()
+            case "scale":
+                for model in (self._model, self._reference.model):
+                    with torch.no_grad():
+                        model.w.mul_(0.5)
+                        model.bias.add_(0.25)
+            case "write":
+                for name, tensor in self._reference.states.items():
+                    runner.state.write(name, tensor.flip(0) if tensor.dim() else tensor)
+                    tensor.copy_(tensor.flip(0) if tensor.dim() else tensor)
+
+    def _equal(self, wanted: Mapping[str, Any], got: Mapping[str, Any], place: str, *, full: bool, run: RunDraw) -> None:
+        _compare(wanted, got, place, exact=full)
+
+
+def contents(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """A copy of every parameter and buffer."""
+    return {f"model.{name}": tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def owned(value: Any) -> Any:
+    """A result with memory of its own, whatever handed it out."""
+    if isinstance(value, torch.Tensor):
+        return torch.clone(value)
+    return tuple(owned(item) for item in value)
+
+
+def _compare(wanted: Mapping[str, Any], got: Mapping[str, Any], place: str, *, exact: bool) -> None:
+    for name, value in got.items():
+        want = wanted[name]
+        pairs = [(want, value)] if isinstance(value, torch.Tensor) else list(zip(want, value, strict=True))
+        for one, other in pairs:
+            if reason := _difference(one, other, exact=exact):
+                raise WrongError(f"{place}: '{name}' {reason}\nwanted {one}\ngot    {other}")
+
+
+def _difference(want: torch.Tensor, got: torch.Tensor, *, exact: bool) -> str | None:
+    if want.dtype != got.dtype or want.shape != got.shape:
+        return f"is {got.dtype} {list(got.shape)}, and eager gives {want.dtype} {list(want.shape)}"
+    if not (want.dtype.is_floating_point or want.dtype.is_complex):
+        return None if torch.equal(want, got) else "differs"
+    if want.dtype.itemsize == 1:
+        want, got = want.float(), got.float()
+    low = want.dtype in (torch.float16, torch.bfloat16)
+    loose = 1e-6 if exact else 5e-2 if low else 2e-4
+    same = torch.allclose(want.resolve_neg(), got.resolve_neg(), rtol=loose, atol=loose, equal_nan=True)
+    return None if same else "differs"
+
+
+@contextmanager
+def _replayer(kind: str) -> Iterator[None]:
+    """Open specs with one way of replaying."""
+    if kind == "auto":
+        yield
+        return
+    before = runners.open_backend
+    runners.open_backend = lambda *_: CpuBackend(replayer=kind)  # type: ignore[assignment,arg-type]
+    try:
+        yield
+    finally:
+        runners.open_backend = before
+
+
+__all__ = ["Outcome", "concrete", "judge"]
