@@ -183,7 +183,7 @@ def _elements(what: str, expected: torch.Tensor, came: torch.Tensor, tolerance: 
     if tolerance is None:
         other = _bits(expected) != _bits(came)
         other = other.any(-1) if other.shape != gap.shape else other
-        excess = torch.where(other, gap.nan_to_num(nan=math.inf), -math.inf)
+        excess = torch.where(other, gap.nan_to_num(nan=math.inf, posinf=math.inf), -math.inf)
     elif exact:
         excess = torch.where(expected != came, gap, -math.inf)
     else:
@@ -210,7 +210,7 @@ def _gap(expected: torch.Tensor, came: torch.Tensor) -> tuple[torch.Tensor, torc
         apart = (came.to(torch.float64) - expected.to(torch.float64)).abs()
         return torch.where(expected == came, 0.0, apart.clamp(min=1.0)), expected.to(torch.float64).abs()
     same = (left == right) | (left.isnan() & right.isnan())
-    return torch.where(same, 0.0, (right - left).abs().nan_to_num(nan=math.inf)), left.abs()
+    return torch.where(same, 0.0, (right - left).abs().nan_to_num(nan=math.inf, posinf=math.inf)), left.abs()
 
 
 def _number(value: complex | bool) -> str:  # noqa: FBT001
