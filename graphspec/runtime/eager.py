@@ -16,6 +16,7 @@ from graphspec.runtime.capture import check_output
 from graphspec.runtime.context import Context
 from graphspec.runtime.request import Request
 from graphspec.runtime.trees import flatten
+from graphspec.runtime.write_back import apart
 
 
 def run_eagerly(context: Context, sequence: plans.Sequence, request: Request) -> dict[str, Any]:
@@ -29,7 +30,10 @@ def run_eagerly(context: Context, sequence: plans.Sequence, request: Request) ->
         env[name] = _placed(tensor, context.spec.buffers[name], context.device)
     values = _Lookup(context, env, request, sizes)
     for name in sequence.steps:
-        for output, value in context.regions[name](values).items():
+        returned = context.regions[name](values)
+        written = {output: values.state(output) for output in context.plan.regions[name].write_back}
+        outputs = apart(returned, written) if written else returned
+        for output, value in outputs.items():
             env[output] = values.write_back(name, output, value)
     return {name: _own(env[name], context, name) for name in sequence.results}
 

@@ -15,6 +15,7 @@ from graphspec.runtime.borrowed import Borrowed
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet
 from graphspec.runtime.order import Clock
 from graphspec.runtime.trees import Tree, flatten
+from graphspec.runtime.write_back import apart
 
 #: What a run is at: the real size of each bucketed dim, the params (padded), the results so far.
 Sizes = Mapping[str, int]
@@ -125,10 +126,12 @@ class EagerStep:
         for value, bucket in self._foreign:
             self._graphs.clock.require(self.region, value, bucket)
         env = {wire.value: self._read(wire.value, run) for wire in self._plan.reads}
-        outputs = context.regions[self.region](env)
-        for name, value in outputs.items():
-            if name in context.buffers.static:
-                paste(context.buffers.view(name, self._bucket), value, name)
+        returned = context.regions[self.region](env)
+        statics = context.buffers.static
+        written = {name: context.buffers.view(name, self._bucket) for name in returned if name in statics}
+        for name, value in (apart(returned, written) if written else returned).items():
+            if name in written:
+                paste(written[name], value, name)
             copied = self._graphs.copies.get((name, self._bucket))
             if copied is not None:
                 self._refresh(name, copied.tree, copied.tensors, value)

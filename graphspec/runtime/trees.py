@@ -132,8 +132,7 @@ class _Flattener:
     def _registered(self, value: Any, place: str) -> Rebuild:
         children, spec = _pytree.tree_flatten(value)
         if len(children) == 1 and children[0] is value:
-            kind = f"{type(value).__module__}.{type(value).__qualname__}"
-            message = f"{place} is a {kind}: return tensors, or dicts, lists, tuples and dataclasses of them"
+            message = f"{place} is a {type(value).__qualname__}, which cannot be taken apart and put together again"
             raise UnknownTypeError(message)
         parts = [self.visit(child, f"{place}.{number}") for number, child in enumerate(children)]
         return lambda leaves: _pytree.tree_unflatten([part(leaves) for part in parts], spec)
