@@ -34,6 +34,7 @@ from graphspec.runtime.samples import alternative_param
 from graphspec.runtime.source import ModuleNames
 from graphspec.runtime.trees import Tree, UnknownTypeError, flatten
 from graphspec.runtime.updates import Binding, bind_updates, refreshed
+from graphspec.runtime.write_back import StaleViews, apart
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class _Values:
     env: dict[str, Any]
     params: dict[str, Any]
     origins: dict[int, str] = field(default_factory=dict)
+    stale: StaleViews = field(default_factory=StaleViews)
 
 
 class Capturer:
@@ -288,18 +290,22 @@ class Capturer:
     def _call(self, event: Event, values: _Values) -> dict[str, Any]:
         """Call a region on named values, write back its states, and make its outputs known."""
         context = self._context
-        outputs = context.regions[event.region](values.env)
+        plan = context.plan.regions[event.region]
+        if stale := list(values.stale.findings(event.region, [wire.value for wire in plan.reads])):
+            raise HazardError(stale)
+        returned = context.regions[event.region](values.env)
+        written = {name: context.buffers.view(name, event.bucket) for name in returned if name in context.buffers.static}
+        outputs = apart(returned, written) if written else returned
         for name, value in outputs.items():
             buffer = context.spec.buffers.get(name)
             if buffer is None:
                 values.env[name] = value
                 continue
             check_output(event.region, buffer, value, context.shape(buffer.shape or (), event.bucket))
-            if name in context.buffers.static:
-                view = context.buffers.view(name, event.bucket)
-                view.copy_(value)
-                outputs[name] = view
+            if name in written:
+                outputs[name] = written[name].copy_(value)
             values.env[name] = outputs[name]
+        values.stale.note(event.region, outputs.keys(), written, values.env)
         return outputs
 
     def _trees(self, region: language.Region, outputs: Mapping[str, Any]) -> dict[str, Tree]:
@@ -307,7 +313,7 @@ class Capturer:
             return {name: flatten(value, place=f"output '{name}'") for name, value in outputs.items()}
         except UnknownTypeError as error:
             message = f"region '{region.name}': {error}"
-            raise CaptureError(message) from None
+            raise CaptureError(message, hint="return tensors, or dicts, lists, tuples and dataclasses of them") from None
 
     def _watch(self, region: language.Region, generators: Sequence[torch.Generator]) -> Any:
         return watch(
