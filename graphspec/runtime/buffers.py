@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -81,12 +82,16 @@ class Buffers:
             (name, buffer.spec.source) for name, buffer in self.static.items() if buffer.spec.source is not None
         ]
         self.owned: dict[str, dict[str, torch.Tensor]] = {}
-        self.addresses = frozenset(buffer.whole.untyped_storage().data_ptr() for buffer in self.static.values())
         self._initial: list[tuple[torch.Tensor, torch.Tensor]] = []
         for name, buffer in self.static.items():
             if buffer.spec.role == "state":
                 buffer.fill(buffer.spec.init)
                 self._remember(self.static[name].largest)
+
+    @cached_property
+    def addresses(self) -> frozenset[int]:
+        """Where the memory of each static buffer starts."""
+        return frozenset(buffer.whole.untyped_storage().data_ptr() for buffer in self.static.values())
 
     def adopt(self, model: Any) -> None:
         """Find the states that the model owns, once. After warm-up, since a model may create its caches lazily."""
@@ -104,6 +109,8 @@ class Buffers:
     def refresh(self, real: Mapping[str, int], bucket: Bucket, params: Mapping[str, Any]) -> None:
         """Write the buffers that are copies of params or sizes. ``real`` has the sizes of the run, unpadded."""
         for name, source in self._derived:
+            if (source.dim not in real) if isinstance(source, language.FromSize) else (source.param not in params):
+                continue  # another sequence reads it
             view = self.view(name, bucket)
             if isinstance(source, language.FromSize):
                 view.fill_(bucket[source.dim] if source.bucket else real[source.dim])

@@ -1,0 +1,213 @@
+"""`graphspec check`: a spec against its model, on fake tensors.
+
+The largest bucket is traced like a capture: a warm-up, a judged dry run, and a second run with other params that must
+call the same operators with the same arguments. Of the other buckets only the smallest is judged too, and for each
+padded dim one more size is traced to see along which axes its rows lie: what holds at both ends holds in between.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from graphspec import plan as plans
+from graphspec import spec as language
+from graphspec.compiler import compile_spec
+from graphspec.errors import Diagnostic, HazardError, ModelError
+from graphspec.plan import Bucket
+from graphspec.report.check_values import CheckReport, TracedRegion, TracedValue
+from graphspec.rules.graphs import too_many
+from graphspec.runtime.buffers import Buffers, owned_tensors
+from graphspec.runtime.context import Context
+from graphspec.runtime.hazards import hook_findings
+from graphspec.runtime.proof import differences, fresh_memory
+from graphspec.runtime.regions import BoundRegion, bind_regions
+from graphspec.runtime.source import ModuleNames
+from graphspec.runtime.tracing import findings
+from graphspec.runtime.tracing.build import build_fake
+from graphspec.runtime.tracing.fake import FakeWorld
+from graphspec.runtime.tracing.host import HostState
+from graphspec.runtime.tracing.passes import PassResult, Tracer
+from graphspec.runtime.tracing.placement import Placement
+from graphspec.runtime.tracing.rows import padded_mixing
+from graphspec.runtime.trees import flatten
+from graphspec.runtime.updates import bind_updates
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class _NoBackend:
+    """What the runtime asks a backend without capturing: its name, and where tensors are."""
+
+    name: str = "cpu"
+    device: torch.device = torch.device("cpu")
+
+
+def check_spec(spec: language.Spec, device: str | None = None, progress: Progress = lambda _: None) -> CheckReport:
+    """Trace every region of ``spec`` and report what a capture on ``device`` would refuse.
+
+    ``device`` is that of the spec, or another one; no device is used. Raises ModelError if the factory fails.
+    """
+    label = (device or spec.device).partition(":")[0]
+    plan = compile_spec(spec)
+    world, placement = FakeWorld(), Placement()
+    with _no_collections():
+        progress(f"build {spec.model.factory}")
+        model = build_fake(spec, world, placement)
+        found = list(too_many(replace(spec, device=label))) if device is not None else []
+        regions, unbound = _bound(spec, model)
+        with world.entered():
+            buffers = Buffers(spec, plan, torch.device("cpu"))
+        backend: Any = _NoBackend()
+        context = Context(spec, plan, model, regions, buffers, backend)
+        tracer = Tracer(context, world, placement, HostState(model), ModuleNames(model), label, progress)
+        if any(spec.regions[name].hooks == "refuse" for name in regions if not spec.regions[name].eager):
+            found += hook_findings(model)
+        traced, judged = _judged(tracer)
+        parameters = _parameters(model)
+        return CheckReport(
+            spec.name,
+            label,
+            sum(each.numel() for each in parameters),
+            sum(each.numel() * each.dtype.itemsize for each in parameters),
+            traced,
+            _each_once([*found, *unbound, *judged]),
+        )
+
+
+def _judged(tracer: Tracer) -> tuple[list[TracedRegion], list[Diagnostic]]:
+    plan = tracer.context.plan
+    largest, smallest = plan.buckets[0], plan.buckets[-1]
+    warm = tracer.run(largest, "warm-up", params=2)
+    first = tracer.run(largest, "judge")
+    found = [*first.findings, *_unmatched(tracer)]
+    again = warm if _same_operators(first, warm) else tracer.run(largest, "again", params=2)
+    found += _second_run(tracer, first, again)
+    last = tracer.run(smallest, "judge") if smallest != largest else first
+    found += last.findings if last is not first else []
+    for dim in _padded_dims(tracer.context.spec, plan):
+        found += _rows(tracer, dim, first, last)
+    return [_summary(tracer, largest, name, first) for name in first.regions], found
+
+
+def _second_run(tracer: Tracer, first: PassResult, again: PassResult) -> Iterator[Diagnostic]:
+    """Updates against what was called, and host values that a graph would freeze."""
+    for name, trace in first.regions.items():
+        region, other = tracer.context.spec.regions[name], again.regions.get(name)
+        if region.eager or trace.ended or other is None or other.ended:
+            continue
+        try:
+            bindings = bind_updates(region, trace.recording, first.params, again.params)
+        except HazardError as error:
+            yield from (findings.in_region(tracer.context.spec, name, each) for each in error.diagnostics)
+            continue
+        refreshed = {(binding.slot.call, binding.slot.position) for binding in bindings}
+        params = (first.params, again.params)
+        found = differences(name, trace.recording, other.recording, refreshed, params)
+        yield from found or fresh_memory(
+            name, trace.recording, other.recording, (dict(trace.origins), dict(other.origins))
+        )
+
+
+def _rows(tracer: Tracer, dim: str, first: PassResult, last: PassResult) -> Iterator[Diagnostic]:
+    """What mixes the rows of one padded dim, by a trace in which only this dim has another size."""
+    largest, smallest = tracer.context.plan.buckets[0], tracer.context.plan.buckets[-1]
+    for size in _other_sizes(tracer.context.spec, dim, largest[dim]):
+        bucket = Bucket(tuple((name, size if name == dim else old) for name, old in largest.sizes))
+        other = last if bucket == smallest else tracer.run(bucket, "again")
+        alike = [name for name in first.regions if _same_region(first, other, name)]
+        for name in alike:
+            if not tracer.context.spec.regions[name].eager:
+                one, two = first.regions[name].recording, other.regions[name].recording
+                yield from padded_mixing(name, dim, (largest[dim], size), one, two)
+        if len(alike) == len(first.regions):
+            return
+
+
+def _other_sizes(spec: language.Spec, dim: str, largest: int) -> list[int]:
+    """Sizes to trace a dim at, until one calls the same operators: real buckets, else one row less."""
+    sizes = spec.dims[dim]
+    smaller = [size for size in sizes.sizes if size < largest] if isinstance(sizes, language.Buckets) else []
+    return list(dict.fromkeys([*smaller[:1], *smaller[-1:]])) or ([largest - 1] if largest > 1 else [])
+
+
+def _padded_dims(spec: language.Spec, plan: plans.Plan) -> list[str]:
+    used = {dim for region in plan.regions.values() if not region.eager for dim in region.dims}
+    return [name for name, dim in spec.dims.items() if name in used and isinstance(dim, language.Buckets) and not dim.exact]
+
+
+def _same_operators(one: PassResult, other: PassResult) -> bool:
+    return all(_same_region(one, other, name) for name in one.regions)
+
+
+def _same_region(one: PassResult, other: PassResult, name: str) -> bool:
+    first, second = one.regions[name], other.regions.get(name)
+    if second is None or first.ended or second.ended:
+        return False
+    return [call.op for call in first.recording.calls] == [call.op for call in second.recording.calls]
+
+
+def _bound(spec: language.Spec, model: Any) -> tuple[dict[str, BoundRegion], list[Diagnostic]]:
+    """Every region whose paths the model has, and a finding for each of the others."""
+    bound: dict[str, BoundRegion] = {}
+    found = []
+    for name, region in spec.regions.items():
+        try:
+            bound |= bind_regions(replace(spec, regions={name: region}), model)
+        except ModelError as error:
+            found.append(findings.unbound(spec, name, error))
+    return bound, found
+
+
+def _unmatched(tracer: Tracer) -> Iterator[Diagnostic]:
+    """States of the model that are not there after the warm-up."""
+    for name, buffer in tracer.context.spec.buffers.items():
+        if buffer.attr is not None:
+            try:
+                owned_tensors(tracer.context.model, buffer)
+            except ModelError as error:
+                yield findings.unmatched(tracer.context.spec, name, error)
+
+
+def _summary(tracer: Tracer, bucket: Bucket, name: str, result: PassResult) -> TracedRegion:
+    trace, region = result.regions[name], tracer.context.plan.regions[name]
+    outputs = [
+        TracedValue(output, tuple(leaf.shape), str(leaf.dtype).removeprefix("torch."))
+        for output, value in trace.outputs.items()
+        for leaf in flatten(value).leaves
+    ]
+    own = str(bucket.project(region.dims))
+    return TracedRegion(name, own, len(trace.recording.calls), tuple(outputs), region.eager, trace.ended)
+
+
+def _parameters(model: Any) -> list[torch.Tensor]:
+    if isinstance(model, torch.nn.Module):
+        return list(model.parameters())
+    members = [value for value in getattr(model, "__dict__", {}).values() if isinstance(value, torch.nn.Module)]
+    return list({id(each): each for member in members for each in member.parameters()}.values())
+
+
+def _each_once(found: list[Diagnostic]) -> list[Diagnostic]:
+    """Without what a second bucket repeats; in order of place, those of the spec and the model apart."""
+    seen: dict[Any, Diagnostic] = {}
+    for each in found:
+        seen.setdefault((each.code, each.file, each.line, each.column, each.message if each.line is None else ""), each)
+    return sorted(seen.values(), key=lambda each: (each.file or "", each.line or 0, each.column or 0, each.code))
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Hold the garbage collector: a trace makes many small objects that live until its end."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,46 @@
+"""Python state of the model around each pass: what a pass changed, and everything put back after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from graphspec.runtime.objects import PythonState
+from graphspec.runtime.preserve import Changes
+from graphspec.runtime.random_state import Ambient
+from graphspec.runtime.reach import Reach, reach
+
+
+class HostState:
+    """The Python side of `runtime.preserve`, without contents: fake tensors have none."""
+
+    def __init__(self, model: Any) -> None:
+        self._roots = {"model": model}
+        self.reach: Reach = reach(self._roots)
+        self._objects = PythonState(self.reach)
+        self._ambient = Ambient.take(())
+
+    def changes(self) -> Changes:
+        """What changed since the start, or since the last `restore`."""
+        rebound, created = self._objects.changes()
+        return Changes(rebound, created, (), self._ambient.host_moved())
+
+    def restore(self) -> None:
+        """Put back what existed; what was created stays, as after a warm-up."""
+        _, created = self._objects.restore()
+        self._ambient.restore()
+        if created:
+            self.reach = reach(self._roots)
+            self._objects.extend(self.reach)
+
+    def name_of(self, value: Any) -> str | None:
+        """The attribute, global or closure variable that holds a tensor, a view of it, or this very numpy number."""
+        if isinstance(value, np.generic):
+            for part in self.reach.parts:
+                for key, held in part.read().items():
+                    if held is value:
+                        return part.slot(key, self.reach.label(key), ()).name
+            return None
+        slots = self.reach.slots_of(value) or self.reach.slots_of_storage(value)
+        return slots[0].name if slots else None
