@@ -25,13 +25,15 @@ from graphspec.runtime import effects
 from graphspec.runtime.contents import quiet
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet, StaticCopy, Variant
 from graphspec.runtime.hazards import hook_findings, inside_capture, watch
+from graphspec.runtime.model import largest_sizes
 from graphspec.runtime.order import Clock
 from graphspec.runtime.preserve import Session, preserve
 from graphspec.runtime.proof import differences, fresh_memory
 from graphspec.runtime.recording import Recorder, Recording
 from graphspec.runtime.regions import attribute
-from graphspec.runtime.samples import alternative_param
+from graphspec.runtime.samples import alternative_param, probes
 from graphspec.runtime.source import ModuleNames
+from graphspec.runtime.symbols import Passed, Stages, SymbolTracer, Target, judge, plain, reshaping, unfit, unseen
 from graphspec.runtime.trees import Tree, UnknownTypeError, flatten
 from graphspec.runtime.updates import Binding, bind_updates, refreshed
 from graphspec.runtime.write_back import StaleViews, apart
@@ -88,6 +90,7 @@ class Capturer:
         self._progress = progress or (lambda _: None)
         self._special = dict(variant.special)
         self._dry: dict[tuple[str, Bucket], DryRun] = {}
+        self._passed: dict[tuple[str, Bucket], list[Passed]] = {}
         self._set = GraphSet(variant, {}, {}, Clock(context.plan))
         self._names = ModuleNames(context.model)
         self._stages = self._plan_stages()
@@ -127,11 +130,12 @@ class Capturer:
 
     def _warm_up(self) -> None:
         for bucket, stages in self._stages:
-            for number in range(max(self._region(stage.event).warmup for stage in stages)):
+            warmups = [self._region(stage.event).warmup if stage.event.graph else 0 for stage in stages]
+            for number in range(max(warmups)):
                 values = self._start(bucket, run=1)
-                for stage in stages:
-                    if number < self._region(stage.event).warmup or stage.event.graph is None:
-                        self._call(stage.event, values)
+                last = max(at for at, warmup in enumerate(warmups) if number < warmup)
+                for stage in stages[: last + 1]:  # those with less warm-up too: a later one reads what they make
+                    self._call(stage.event, values)
 
     def _dry_runs(self, session: Session) -> None:
         for bucket, stages in self._stages:
@@ -148,6 +152,7 @@ class Capturer:
                     findings += self._dry_run(stage.event, values, session, seen)
                 else:
                     self._call(stage.event, values)
+            findings += self._trace_symbols(bucket, stages, session)
             if findings:  # the largest bucket shows what the others would repeat
                 raise HazardError(findings)
 
@@ -181,6 +186,49 @@ class Capturer:
         context.warn(*(str(finding) for finding in watched.findings if finding.severity == "warning"), *warnings)
         self._note_origins(event, trees, values)
         return refused + errors
+
+    def _trace_symbols(self, bucket: Bucket, stages: Sequence[Stage], session: Session) -> list[Diagnostic]:
+        """Where the numbers that captured regions are given go: found by running them once more on symbols."""
+        targets = [target for stage in stages if (target := self._target(stage)).params]
+        if not targets:
+            return []
+        values: list[_Values] = []
+
+        def rewind() -> None:
+            session.rewind()
+            values[:] = [self._start(bucket, run=1)]
+
+        def run(stage: Stage, given: Mapping[str, Any]) -> None:
+            (at,) = values
+            outputs = self._call(stage.event, _Values({**at.env, **given}, at.params))
+            at.env.update({name: plain(value) for name, value in outputs.items()})
+            if stage.event.graph is None:
+                self._refresh_copies(stage.event, at)
+
+        params = self._params(bucket, run=1)
+        tracer = SymbolTracer(Stages(stages, rewind, run), params, largest_sizes(self._context.spec), self._names)
+        findings: list[Diagnostic] = []
+        for target, trace in tracer.traces(targets):
+            judged = judge(target.region, trace, params, self._probes(params))
+            findings += judged.findings
+            self._passed.setdefault((target.step.event.region, target.step.event.bucket), []).extend(judged.passed)
+        return list(dict.fromkeys(findings))
+
+    def _target(self, stage: Stage) -> Target[Stage]:
+        event, spec = stage.event, self._context.spec
+        dry = self._dry.get((event.region, event.bucket))
+        taken = self._taken(event) if stage.fresh and dry is not None else frozenset()
+        params = tuple(p for name, p in spec.params.items() if name in taken and p.type != "str")
+        return Target(stage, self._region(event), params, dry.recording if dry is not None else Recording())
+
+    def _taken(self, event: Event) -> frozenset[str]:
+        """The params that a region is given and that may change between replays of its graph."""
+        wires = self._context.plan.regions[event.region].reads
+        return frozenset(wire.value for wire in wires if wire.source == "param").difference(self._special)
+
+    def _probes(self, params: Mapping[str, Any]) -> dict[str, list[Any]]:
+        spec = self._context.spec
+        return {name: probes(spec.params[name], value, largest_sizes(spec)) for name, value in params.items()}
 
     def _captures(self, session: Session) -> None:
         findings: list[Diagnostic] = []
@@ -243,6 +291,10 @@ class Capturer:
         params = (self._params(event.bucket, run=1), values.params)
         found = differences(event.region, dry.recording, recording, refreshed, params)
         found += _other_constants(event.region, dry.constants, constants)
+        both, region = (dry.recording, recording), self._region(event)
+        found += unfit(region, bindings, both, params, self._taken(event))
+        found += unseen(event.region, self._passed.get((event.region, event.bucket), ()), both, values.params)
+        found += reshaping(event.region, bindings, recording, self._probes(params[0]))
         if not found:
             found += fresh_memory(event.region, dry.recording, recording, (dry.origins, dict(values.origins)))
         return found
@@ -345,7 +397,7 @@ class Capturer:
             env[name] = context.buffers.view(name, bucket).detach()  # an alias: x.t_() in a region stays its own
             if name in made:
                 env[name].copy_(made[name])
-        context.buffers.refresh(bucket, bucket, params)
+        context.buffers.refresh(dict(bucket.sizes), bucket, params)
         return _Values(env, params)
 
     def _params(self, bucket: Bucket, *, run: int) -> dict[str, Any]:

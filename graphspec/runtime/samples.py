@@ -82,6 +82,24 @@ def alternative_param(param: language.Param, value: Any, largest: Mapping[str, i
     return value
 
 
+def probes(param: language.Param, value: Any, largest: Mapping[str, int]) -> list[Any]:
+    """Many values within the range of a param: its ends, and near and far from ``value``; all items move together."""
+    if param.type not in ("int", "float"):
+        return list(param.choices or ())
+    ends = [largest[end] if isinstance(end, str) else end for end in (param.min, param.max)]
+    low, high = (float("-inf") if ends[0] is None else ends[0]), (float("inf") if ends[1] is None else ends[1])
+    moves = [sign * step for step in (*range(1, 9), 16, 64, 256, 1024) for sign in (1, -1)]
+    kind = int if param.type == "int" else float
+
+    def moved(part: Any, move: float) -> Any:
+        if isinstance(part, list):
+            return [moved(item, move) for item in part]
+        return kind(min(max(part + move, low), high))
+
+    tried = list(param.choices or ()) or [moved(value, move) for move in moves]
+    return [one for number, one in enumerate(tried) if one != value and one not in tried[:number]]
+
+
 def filled(shape: tuple[int, ...], value: Any) -> Any:
     """A nested list of ``shape`` with ``value`` everywhere; the value itself for the empty shape."""
     return [filled(shape[1:], value) for _ in range(shape[0])] if shape else value
