@@ -138,7 +138,11 @@ def test_a_buffer_from_a_param_or_a_size_has_their_shape_and_dtype_unless_it_say
 
 @pytest.mark.parametrize(
     ("text", "sample"),
-    [("normal", Sample("normal")), ("{randint: [0, 9]}", Sample("randint", [0, 9])), ("{value: 0}", Sample("value", 0))],
+    [
+        ("normal", Sample("normal")),
+        ("{randint: [0, 9]}", Sample("randint", [0, 9])),
+        ("{value: 0}", Sample("value", 0)),
+    ],
 )
 def test_every_way_to_write_a_sample(text, sample):
     assert built(f"buffers: {{x: {{shape: [4], dtype: int64, sample: {text}}}}}").buffers["x"].sample == sample

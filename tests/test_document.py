@@ -36,7 +36,9 @@ def only(text, head=HEAD):
     return finding
 
 
-@pytest.mark.parametrize("word", ["off", "on", "no", "yes", "y", "1_000", "2020-01-01", "1:30", "0b1", "017x", "<", "="])
+@pytest.mark.parametrize(
+    "word", ["off", "on", "no", "yes", "y", "1_000", "2020-01-01", "1:30", "0b1", "017x", "<", "="]
+)
 def test_words_that_older_yaml_converts_are_text(word):
     assert data(f"a: {word}")["a"] == word
 

@@ -5,6 +5,7 @@ Commands raise the errors of graphspec; `main` turns them into a message on stde
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -102,7 +103,8 @@ def _exit_code(error: BaseException) -> int:
             _show(error)
             code = error.exit_code
         case BrokenPipeError():
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit fails no more
+            with contextlib.suppress(OSError):  # so that the flush at exit fails no more
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = _NO_READER
         case SystemExit():  # click's own answer to a closed pipe
             code = _NO_READER if error.code == 1 else int(error.code or 0)

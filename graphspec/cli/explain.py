@@ -10,6 +10,10 @@ from graphspec.nearest import nearest
 from graphspec.report import explanations
 
 
+def _nearest_code(name: str) -> str:
+    return min(explanations.codes(), key=lambda code: abs(int(code[2:]) - int(name[2:])))
+
+
 @click.command("explain")
 @click.argument("name", metavar="CODE|KEY")
 def command(name: str) -> None:
@@ -19,7 +23,7 @@ def command(name: str) -> None:
     else:
         text, known = explanations.of_key(name), explanations.keys()
     if text is None:
-        close = nearest(name.upper() if name[:2].upper() == "GS" else name, known)
+        close = _nearest_code(name) if name[2:].isdigit() else nearest(name, known)
         hint = f" Did you mean '{close}'?" if close is not None else ""
         raise click.UsageError(f"There is no code or key '{name}'.{hint}")
     click.echo(text, nl=False)

@@ -35,4 +35,51 @@ CODES: Final = (
          "A kernel with a wrong schema, numpy or another thread wrote it, so it cannot be put back."),
     Code("GS729", "A region writes into a result of the run.",
          "The result was copied out before; eager would show the change.", "y.add_(1)", "z = y + 1"),
+    Code(
+        "GS740",
+        "The model has nothing at this path.",
+        "The factory was called, and what it returned has no such attribute.",
+        "call: model.decode  # the method is named step",
+        "call: model.step",
+    ),
+    Code("GS741", "The call of a region failed.", "The model's own exception is shown, at the innermost of its lines."),
+    Code(
+        "GS742",
+        "A result is not what the spec declares.",
+        "Its shape, its dtype, or the path to it is another one.",
+        "y: {role: output, shape: [batch, 8], dtype: float32}  # the call returns float16",
+        "y: {role: output, shape: [batch, 8], dtype: float16}",
+    ),
+    Code(
+        "GS743",
+        "An operator has no fake kernel.",
+        "A dry run knows shapes and no values, and an operator says them through its fake kernel. What comes after it is"
+        " checked with the declared shapes, or not at all.",
+    ),
+    Code(
+        "GS744",
+        "A region could not be traced, or only in part.",
+        "An eager region reads values, which a dry run has not. Its outputs are taken as they are declared.",
+    ),
+    Code(
+        "GS745",
+        "A region puts something new into an attribute on every call.",
+        "A replay runs no Python, so the attribute keeps what the last capture left there.",
+        "self.last = x * 3",
+        "return {'y': y, 'last': x * 3}",
+    ),
+    Code(
+        "GS746",
+        "A tensor of the host meets tensors of the device.",
+        "A capture cannot copy from ordinary host memory, and a graph would freeze a single number.",
+        "self.offset = torch.zeros(4)",
+        "self.register_buffer('offset', torch.zeros(4), persistent=False)",
+    ),
+    Code(
+        "GS747",
+        "An operator works across rows that a bucket may pad.",
+        "A sum, mean or normalization along such an axis would mix padded rows into real ones.",
+        "return x.mean(dim=0)",
+        "return (x * mask).sum(dim=0) / mask.sum()",
+    ),
 )  # fmt: skip

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import product
+from typing import TYPE_CHECKING
 
-from graphspec.plan import Bucket
 from graphspec.spec import Buckets, Spec
+
+if TYPE_CHECKING:
+    from graphspec.plan import Bucket
 
 
 def bucketed_dims(spec: Spec) -> dict[str, Buckets]:
@@ -16,6 +19,8 @@ def bucketed_dims(spec: Spec) -> dict[str, Buckets]:
 
 def bucket_list(spec: Spec) -> tuple[Bucket, ...]:
     """The product of all bucketed dims, or the listed combinations; largest first, ties in declared order."""
+    from graphspec.plan import Bucket  # late: `validate` of most specs needs no plan
+
     dims = bucketed_dims(spec)
     combinations: Iterable[Mapping[str, int]]
     if spec.buckets is None:

@@ -1,0 +1,89 @@
+"""`graphspec explain` and `graphspec schema`: every code and every key, from the one place each is defined."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from graphspec import cli, schema
+from graphspec.codes import CODES
+from graphspec.report import explanations
+
+SOURCE = Path(schema.__file__).resolve().parent
+
+
+@pytest.fixture
+def run(capsys):
+    def command(*arguments):
+        code = cli.main(arguments)
+        streams = capsys.readouterr()
+        return code, streams.out, streams.err
+
+    return command
+
+
+def codes_in_source():
+    files = (path for path in SOURCE.rglob("*.py") if path.parent.name != "codes")
+    return {code for path in files for code in re.findall(r"\"(GS\d{3})\"", path.read_text(encoding="utf-8"))}
+
+
+def test_every_code_of_the_source_is_explained():
+    assert codes_in_source() <= set(CODES)
+
+
+def test_every_explained_code_is_one_of_the_source():
+    assert set(CODES) <= codes_in_source()
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_code_has_a_title_and_a_reason(code):
+    text = explanations.of_code(code)
+    assert text.startswith(f"{code}: ")
+    assert CODES[code].title.endswith(".")
+    assert CODES[code].why.endswith(".")
+    assert bool(CODES[code].wrong) == bool(CODES[code].right)
+
+
+def test_a_code_is_explained_with_an_example_of_wrong_and_right(run):
+    code, out, _ = run("explain", "gs101")
+    assert code == 0
+    assert out == (
+        "GS101: Unknown key.\n\nA misspelt key would have no effect. The nearest known key is suggested. Keys that"
+        " begin with `x-`\nare ignored, so that anchors have a home.\n\nwrong:\n    warmpu: 3\n\nright:\n"
+        "    warmup: 3\n"
+    )
+
+
+def test_a_key_with_several_places_is_explained_at_each(run):
+    _, out, _ = run("explain", "pad")
+    assert re.findall(r"^(\S+):", out, flags=re.MULTILINE) == ["params.pad", "buffers.pad"]
+    assert run("explain", "buffers.pad")[1] in out
+    assert run("explain", "buffers.NAME.pad")[1] == run("explain", "buffers.pad")[1]
+
+
+def test_every_key_of_the_schema_is_explained():
+    for key in explanations.keys():
+        assert explanations.of_key(key), key
+
+
+@pytest.mark.parametrize(
+    "key", ["graphspec", "dims", "regions.updates.within", "capture.gc", "inputs", "make", "sizes"]
+)
+def test_keys_at_any_depth_are_known(key):
+    assert key in explanations.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("warmpu", "warmup"), ("buffers.padd", "buffers.pad"), ("GS100", "GS101")]
+)
+def test_an_unknown_name_exits_with_two_and_the_nearest(name, nearest, run):
+    code, out, err = run("explain", name)
+    assert (code, out) == (2, "")
+    assert f"Did you mean '{nearest}" in err
+
+
+def test_schema_prints_the_published_file(run):
+    code, out, _ = run("schema")
+    assert code == 0
+    assert json.loads(out) == schema.published()
