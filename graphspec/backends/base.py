@@ -7,6 +7,7 @@ in a pool, replays it, writes update slots, and reports. It knows nothing of spe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from graphspec import plan
-    from graphspec.runtime.recording import Recording
+    from graphspec.runtime.recording import Call, Recording
     from graphspec.runtime.source import ModuleNames
 
 
@@ -37,7 +38,8 @@ class CaptureRequest:
 
     ``call`` runs the region on its static inputs and returns the tensors whose memory must outlive the call;
     ``held_until`` gives, for each of them, the last capture of the pool during which it must stay untouched.
-    ``slots`` picks the updatable arguments, given what was recorded; ``names`` tells the modules of each call.
+    ``slots`` picks the updatable arguments, given what was recorded; ``names`` tells the modules of each call, ``updates``
+    whether there will be any.
     """
 
     graph: plan.Graph
@@ -45,6 +47,7 @@ class CaptureRequest:
     held_until: Callable[[int], float]
     slots: Callable[[Recording], Sequence[Slot]]
     names: ModuleNames
+    updates: bool = False
 
 
 class CapturedGraph(Protocol):
@@ -69,6 +72,18 @@ class Backend(Protocol):
     name: str
     device: torch.device
     notes: Sequence[str]
+
+    def updatable(self, call: Call) -> tuple[str, ...] | None:
+        """The arguments of a recorded call that can be updated; None: any."""
+
+    def active(self) -> AbstractContextManager[None]:
+        """Make this the current device."""
+
+    def capturing(self) -> AbstractContextManager[None]:
+        """Around warm-up and capture: what has to be current for them."""
+
+    def release(self, graphs: Sequence[Any]) -> None:
+        """Free graphs that nobody will replay again."""
 
     def capture(self, request: CaptureRequest) -> CapturedGraph:
         """Capture one graph into its pool, after those captured before it."""

@@ -132,6 +132,11 @@ class GraphSet:
     clock: Clock
     eager_values: dict[str, Any] = field(default_factory=dict)
 
+    def release(self, backend: Backend) -> None:
+        """Give the memory of these graphs back."""
+        backend.release([captured.graph for captured in self.regions.values()])
+        self.regions.clear()
+
     def axes(self, context: Context, region: str, name: str) -> list[Axes]:
         """Which axes of each tensor of an output are bucketed: as declared, else as its captures show."""
         buffer = context.spec.buffers.get(name)

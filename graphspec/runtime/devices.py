@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import importlib.util
+
+import torch
+
 from graphspec import spec as language
 from graphspec.backends.base import Backend
 from graphspec.errors import DeviceError
 
 
-def open_backend(device: str, spec: language.Spec) -> Backend:  # noqa: ARG001 - the device backends take options of it
+def open_backend(device: str, spec: language.Spec) -> Backend:
     """The backend for ``auto``, ``cpu``, ``cuda``, ``npu``, or one with an index such as ``npu:1``.
 
-    Raises DeviceError if it cannot be used here.
+    ``auto`` is an NPU, else a GPU, else the CPU. Raises DeviceError if what is asked for cannot be used here.
     """
-    kind, _, _ = device.partition(":")
-    if kind in ("auto", "cpu"):
+    kind = device.partition(":")[0]
+    if kind == "auto":
+        kind = device = _best()
+    if kind == "cpu":
         from graphspec.backends.cpu import CpuBackend
 
         return CpuBackend()
-    if kind in ("cuda", "npu"):
-        message = f"device {device} is not supported by this build of graphspec yet"
-        raise DeviceError(message, hint="use --device cpu")
+    if kind == "cuda":
+        from graphspec.backends.cuda import open_cuda
+
+        return open_cuda(device, spec)
+    if kind == "npu":
+        from graphspec.backends.npu import open_npu
+
+        return open_npu(device, spec)
     message = f"there is no device '{device}'"
     raise DeviceError(message, hint="one of auto, cpu, cuda, npu, or an indexed one such as npu:1")
+
+
+def _best() -> str:
+    from graphspec.backends.npu import load_torch_npu
+
+    if importlib.util.find_spec("torch_npu") is not None and load_torch_npu() is None:
+        return "npu"
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -68,6 +68,11 @@ class Call:
         name = str(self.op.name())
         return name.removesuffix(".default")
 
+    @property
+    def writes(self) -> bool:
+        """Whether it writes into a tensor it was given."""
+        return any(True for _ in written_refs(self))
+
     def arguments(self) -> dict[str, Any]:
         """Every argument by its schema name, defaults filled in."""
         bound: dict[str, Any] = {}
@@ -159,6 +164,7 @@ class Recorder(TorchDispatchMode):
         self.region = region
         self._names = names
         self.recording = Recording()
+        self.failed: tuple[str, Site, Exception] | None = None
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -169,7 +175,11 @@ class Recorder(TorchDispatchMode):
         recording = self.recording
         noted_args = tuple(self._note(value, func, where) for value in args)
         noted_kwargs = {key: self._note(value, func, where) for key, value in kwargs.items()}
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except Exception as error:
+            self.failed = (str(func.name()), where, error)
+            raise
         before = len(recording.bytes)
         returned = result if isinstance(result, tuple) else (result,)
         outputs = tuple(self._note(value, func, where, born=True) for value in returned)

@@ -32,6 +32,7 @@ from graphspec.runtime.regions import bind_regions
 from graphspec.runtime.sequence import BoundSequence
 from graphspec.runtime.states import States
 from graphspec.runtime.stats import Stats
+from graphspec.runtime.updates import specialized
 from graphspec.runtime.watchers import guard_for
 from graphspec.runtime.weights import load_weights, read_weights
 
@@ -186,7 +187,8 @@ class Runner:
             graphs = Capturer(self._context, variant, self._progress).capture()
             if len(self._sets) >= VARIANTS:
                 oldest = next(iter(self._sets))
-                del self._sets[oldest], self._guards[oldest]
+                self._sets.pop(oldest).release(self._context.backend)
+                del self._guards[oldest]
                 for sequence in self.sequences.values():
                     sequence.forget()
             self._sets[variant] = graphs
@@ -324,12 +326,13 @@ class Runner:
     def _first_variant(self) -> Variant:
         context = self._context
         params = context.default_params(context.plan.buckets[0], {})
-        special = {name for sequence in context.plan.sequences.values() for name in sequence.params}
-        return Variant(
-            special=tuple((n, params[n]) for n, p in context.spec.params.items() if p.specialize and n in special)
-        )
+        used = {name for sequence in context.plan.sequences.values() for name in sequence.params}
+        special = specialized(context.spec) & used
+        return Variant(special=tuple((name, params[name]) for name in context.spec.params if name in special))
 
     def _drop(self) -> None:
+        for graphs in self._sets.values():
+            graphs.release(self._context.backend)
         self._sets.clear()
         self._guards.clear()
         for sequence in self.sequences.values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -40,17 +40,23 @@ class Binding:
 
 
 def bind_updates(
-    region: language.Region, recording: Recording, values: Mapping[str, Any], alternatives: Mapping[str, Any]
+    region: language.Region,
+    recording: Recording,
+    values: Mapping[str, Any],
+    alternatives: Mapping[str, Any],
+    updatable: Callable[[Call], tuple[str, ...] | None] = lambda _: None,
 ) -> list[Binding]:
     """The slots of every update of ``region``, with the values they are captured with.
 
     ``alternatives`` has another value in the range of each param, to see that an update changes no shape.
+    ``updatable`` says which arguments of a call the backend can update, None for any.
     Raises HazardError: an operator that was not called, an argument it does not take, a value that does not fit.
     """
     found: list[Binding] = []
-    for update in region.updates:
+    for update in refreshed(region):
         calls = _occurrences(region, update, recording)
         for number, index in enumerate(calls):
+            _refuse_unsupported(region, update, recording.calls[index], updatable(recording.calls[index]))
             occurrence = number if update.each == "occurrence" else None
             binding = _binding(region, update, recording, index, occurrence, values[update.param])
             _refuse_new_shapes(region, update, recording.calls[index], binding, alternatives[update.param])
@@ -63,6 +69,35 @@ def bind_updates(
                 "give the param one item for each occurrence, or pick occurrences with `at`",
             )
     return found
+
+
+def refreshed(region: language.Region) -> tuple[language.Update, ...]:
+    """The updates that write an argument; the others keep a graph for each value of their param."""
+    return tuple(update for update in region.updates if update.strategy == "update")
+
+
+def specialized(spec: language.Spec) -> frozenset[str]:
+    """The params that have graphs of their own for each value."""
+    declared = {name for name, param in spec.params.items() if param.specialize}
+    by_update = (u.param for region in spec.regions.values() for u in region.updates if u.strategy == "specialize")
+    return frozenset(declared.union(by_update))
+
+
+def _refuse_unsupported(
+    region: language.Region, update: language.Update, call: Call, accepted: tuple[str, ...] | None
+) -> None:
+    if accepted is None or update.arg in accepted:
+        return
+    if accepted:
+        close = difflib.get_close_matches(update.arg, accepted, 1)
+        mean = f" Did you mean {close[0]}?" if close else ""
+        takes = f"this device updates {', '.join(accepted)} of it.{mean}"
+        _refuse(region, f"'{update.arg}' of {call.name} cannot be updated, at {call.site}", takes)
+    _refuse(
+        region,
+        f"{call.name} has no argument that this device can update, at {call.site}",
+        "keep the value in a device tensor (a buffer with `from:`), or write `strategy: specialize`",
+    )
 
 
 def _occurrences(region: language.Region, update: language.Update, recording: Recording) -> list[int]:

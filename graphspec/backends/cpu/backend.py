@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 from weakref import WeakSet
@@ -12,12 +13,12 @@ import torch
 from graphspec.backends.base import CaptureRequest, Slot
 from graphspec.backends.cpu.interpreter import Interpreter, UnsupportedProgramError
 from graphspec.backends.cpu.issue import Issue, issues
-from graphspec.backends.cpu.layout import ArenaLayout, Life
 from graphspec.backends.cpu.program import Location, link
 from graphspec.backends.cpu.python_replayer import PythonReplayer
 from graphspec.backends.cpu.selftest import interpreter_fault
+from graphspec.backends.layout import ArenaLayout, Life, lives
 from graphspec.errors import CaptureError
-from graphspec.runtime.recording import Recorder, Recording, Ref, refs_in
+from graphspec.runtime.recording import Call, Recorder, Recording, Ref, refs_in
 
 
 class Replayer(Protocol):
@@ -91,6 +92,23 @@ class CpuBackend:
         self._round: list[CpuGraph] = []
         self._arenas: WeakSet[Arena] = WeakSet()
         self._born: dict[int, tuple[CpuGraph, int]] = {}
+
+    def updatable(self, call: Call) -> tuple[str, ...] | None:  # noqa: ARG002 - the same for every call
+        """Any argument of any call can be updated."""
+        return None
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """There is one CPU."""
+        yield
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """A recording needs no stream of its own."""
+        yield
+
+    def release(self, graphs: Sequence[CpuGraph]) -> None:
+        """Nothing to do: arenas go with their graphs."""
 
     def capture(self, request: CaptureRequest) -> CpuGraph:
         """Run the region once and record it. Its memory is laid out when the round is sealed."""
@@ -189,26 +207,11 @@ class CpuBackend:
 
 def _lives(graph: CpuGraph) -> list[Life]:
     """The life of each storage that needs memory, in issued calls."""
-    births: dict[int, int] = {}
-    deaths: dict[int, int] = {}
-    for number, issue in enumerate(graph.issues):
-        for ref in refs_in((*issue.args, *issue.copies)):
-            births.setdefault(ref.storage, number)
-            deaths[ref.storage] = number
-    held: dict[int, float | None] = {}
-    index = graph.request.graph.index
+    held: dict[int, float] = {}
     for number, ref in enumerate(graph.refs):
-        until = graph.request.held_until(number)
-        births.setdefault(ref.storage, 0)
-        deaths[ref.storage] = len(graph.issues)
-        longest = max(until, held.get(ref.storage) or index)
-        held[ref.storage] = longest if longest > index else None
-    recording = graph.recording
-    return [
-        Life(storage, recording.bytes[storage], birth, deaths[storage], held.get(storage))
-        for storage, birth in births.items()
-        if recording.is_born(storage)
-    ]
+        held[ref.storage] = max(graph.request.held_until(number), held.get(ref.storage, 0))
+    calls = [list(refs_in((*issue.args, *issue.copies))) for issue in graph.issues]
+    return lives(graph.recording, calls, held, graph.request.graph.index)
 
 
 def _updatable(graph: CpuGraph) -> dict[tuple[int, int], Any]:

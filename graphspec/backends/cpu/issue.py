@@ -34,13 +34,19 @@ class Issue:
     """One call to make at every replay.
 
     ``args`` holds every argument of ``op`` in schema order. ``copies`` has one entry a return value: where to copy
-    it (a tuple for a returned list), or None where nobody reads it or it lies in place already.
+    it (a tuple for a returned list), or None where nobody reads it or it lies in place already. ``recorded`` has the
+    position in the recorded call of each of ``args``, where they are not its own in its own order.
     """
 
     call: Call
     op: OpOverload
     args: tuple[Any, ...]
     copies: tuple[Any, ...] = ()
+    recorded: tuple[int | None, ...] | None = None
+
+    def position(self, index: int) -> int | None:
+        """The position in the recorded call of one of ``args``; None for what it did not have."""
+        return index if self.recorded is None else self.recorded[index]
 
 
 def issues(recording: Recording, outputs: Iterable[Ref]) -> list[Issue]:
@@ -67,7 +73,7 @@ def _issue(call: Call, needed: set[int]) -> Issue | None:
     arguments = call.arguments()
     if born and (rewritten := _rewrite(call, arguments)) is not None:
         op, values = rewritten
-        return None if op is None else Issue(call, op, values)
+        return None if op is None else Issue(call, op, values, recorded=_recorded(call, len(values)))
     args = tuple(_numbers_as_tensors(call, arguments))
     if not born:
         return Issue(call, call.op, args)
@@ -109,6 +115,13 @@ def _rewrite(call: Call, arguments: Mapping[str, Any]) -> tuple[OpOverload | Non
     if name == "relu":  # at::relu is clamp_min(self, 0), and only the latter has a real .out kernel
         return aten.clamp_min.out, (arguments["self"], 0, out)
     return None
+
+
+def _recorded(call: Call, count: int) -> tuple[int | None, ...]:
+    """Which of the arguments of a rewritten call may be refreshed: the value of a fill."""
+    value = _FILLS.get(call.op._opname)
+    names = [argument.name for argument in call.op._schema.arguments]
+    return tuple(names.index(value) if index == 1 and isinstance(value, str) else None for index in range(count))
 
 
 @cache

@@ -55,9 +55,9 @@ class Program:
     outputs: tuple[torch.Tensor, ...]
 
     def write(self, slot: SlotAt | At, value: Any) -> None:
-        """Refresh one updatable argument: a host value, or the 0-d tensor that stands for a number."""
+        """Refresh one updatable argument: a host value, a tensor, or the 0-d tensor that stands for a number."""
         if isinstance(slot, At):
-            self.tensors[slot.index].fill_(value)
+            self.tensors[slot.index].copy_(torch.as_tensor(value))
         else:
             self.values[slot.index] = value
 
@@ -78,6 +78,11 @@ class Linker:
         """The tensor of one recorded place, at its final address."""
         return self.tensors[self._place(ref).index]
 
+    def own(self, value: torch.Tensor) -> At:
+        """A tensor that only this program writes."""
+        self.tensors.append(value.detach().clone())
+        return At(len(self.tensors) - 1)
+
     def _place(self, value: Ref | Number) -> At:
         if isinstance(value, Number):
             self.tensors.append(torch.tensor(value.value, dtype=value.dtype))
@@ -93,25 +98,28 @@ def link(
     issues: Sequence[Issue],
     outputs: Sequence[Ref],
     locate: Callable[[int], Location],
-    updatable: Mapping[tuple[int, int], Any],
-) -> tuple[Program, dict[tuple[int, int], SlotAt | At]]:
+    updatable: Mapping[tuple[int, int | None], Any],
+) -> tuple[Program, dict[tuple[int, int | None], SlotAt | At]]:
     """The program of ``issues``, and the slot of each ``(issue, argument position)`` in ``updatable``.
 
     ``updatable`` gives the first value of each slot.
     """
     linker = Linker(locate)
     values: list[Any] = []
-    slots: dict[tuple[int, int], SlotAt | At] = {}
+    slots: dict[tuple[int, int | None], SlotAt | At] = {}
     steps = []
     for number, issue in enumerate(issues):
         args = [linker.bind(value) for value in issue.args]
-        for position in range(len(args)):
-            if (number, position) not in updatable:
+        for index, argument in enumerate(issue.args):
+            key = number, issue.position(index)
+            if key not in updatable:
                 continue
-            if not isinstance(args[position], At):
-                values.append(updatable[number, position])
-                args[position] = SlotAt(len(values) - 1)
-            slots[number, position] = args[position]
+            if isinstance(argument, Ref):  # the recorded tensor belongs to the model, or to another call
+                args[index] = linker.own(updatable[key])
+            elif not isinstance(argument, Number):
+                values.append(updatable[key])
+                args[index] = SlotAt(len(values) - 1)
+            slots[key] = args[index]
         steps.append(Step(issue.op, tuple(args), tuple(linker.bind(c) for c in issue.copies), issue))
     results = tuple(linker.tensor(ref) for ref in outputs)
     return Program(tuple(steps), tuple(linker.tensors), values, results), slots

@@ -8,8 +8,10 @@ holds. So replaying in an order the plan does not allow would really overwrite, 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from graphspec.runtime.recording import Recording, Ref, touched_refs
 
 ALIGNMENT = 64  # bytes; a cache line, and what torch's own CPU allocator aligns to
 
@@ -102,6 +104,40 @@ class _FreeList:
             offset = self._blocks.pop()[0]
         self.end = offset + size
         return offset
+
+
+def lives(recording: Recording, calls: Sequence[Iterable[Ref]], outputs: Mapping[int, float], index: int) -> list[Life]:
+    """The life of each born storage. ``calls`` has the tensors each issued call touches.
+
+    ``outputs`` maps the storage of each output to the last capture of the pool that must leave it alone; ``index`` is
+    this capture's own.
+    """
+    births: dict[int, int] = {}
+    deaths: dict[int, int] = {}
+    for number, refs in enumerate(calls):
+        for ref in refs:
+            births.setdefault(ref.storage, number)
+            deaths[ref.storage] = number
+    for storage in outputs:
+        births.setdefault(storage, 0)
+        deaths[storage] = len(calls)
+    held = {storage: until for storage, until in outputs.items() if until > index}
+    return [
+        Life(storage, recording.bytes[storage], birth, deaths[storage], held.get(storage))
+        for storage, birth in births.items()
+        if recording.is_born(storage)
+    ]
+
+
+def peak_bytes(recording: Recording, outputs: Iterable[Ref]) -> int:
+    """What the values of one recorded run need in an arena, with memory reused as they die."""
+    calls = [list(touched_refs(call)) for call in recording.calls]
+    own = lives(recording, calls, {ref.storage: float("inf") for ref in outputs}, 0)
+    return _end(ArenaLayout().place(0, own), own)
+
+
+def _end(offsets: Mapping[int, int], own: Sequence[Life]) -> int:
+    return max((offsets[life.storage] + life.bytes for life in own), default=0)
 
 
 def _aligned(size: int) -> int:

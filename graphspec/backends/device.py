@@ -1,0 +1,228 @@
+"""What CUDA and NPU graphs share: capture on a stream of their own into pools of the device's allocator, and replay.
+
+The two APIs have the same shape. A subclass says which module of torch it is, how a graph is captured, and what its
+graphs can do beyond replaying.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _pop_mode
+
+from graphspec.backends.base import CaptureRequest, Slot
+from graphspec.backends.layout import peak_bytes
+from graphspec.errors import CaptureError, DeviceError, GraphSpecError
+from graphspec.runtime.recording import Call, Recorder, Recording
+from graphspec.spec import CaptureOptions
+
+
+class DeviceGraph:
+    """One captured device graph, with the tensors on its memory that must outlive the capture."""
+
+    def __init__(
+        self, request: CaptureRequest, graph: Any, recording: Recording, outputs: Sequence[torch.Tensor]
+    ) -> None:
+        self.request = request
+        self.graph = graph
+        self.recording = recording
+        self.outputs = tuple(output.detach() for output in outputs)
+        refs = [recording.ref(output) for output in outputs]
+        self.born = [o for o, ref in zip(self.outputs, refs, strict=True) if recording.is_born(ref.storage)]
+        self.operators = sum(1 for call in recording.calls if call.born or call.writes)
+        self.bytes = peak_bytes(recording, refs)
+        self.slots: Sequence[Slot] = request.slots(recording)
+
+    def replay(self) -> None:
+        """Launch the graph on the current stream."""
+        self.graph.replay()
+
+    def update(self, slot: int, value: Any) -> None:
+        """Use ``value`` for a slot from the next replay on."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Give the graph and its pool back to the device."""
+        self.outputs = ()
+        self.born = []
+        self.graph.reset()
+
+
+class DeviceBackend:
+    """Captures into device graphs. ``module`` is ``torch.cuda`` or ``torch.npu``."""
+
+    name = "device"
+
+    def __init__(self, module: Any, index: int, options: CaptureOptions) -> None:
+        self.module = module
+        self.device = torch.device(self.name, index)
+        self.notes: list[str] = []
+        self._options = options
+        with self.active():
+            self._stream = module.Stream()
+        self._pools: dict[str, Any] = {}
+        self._graphs: list[DeviceGraph] = []
+        self._round: list[DeviceGraph] = []
+
+    # -- what a subclass says
+
+    def new_graph(self) -> Any:
+        """An empty graph object of the device."""
+        raise NotImplementedError
+
+    def graph_context(self, graph: Any, pool: Any, request: CaptureRequest) -> Any:
+        """The device's own context manager around a capture."""
+        raise NotImplementedError
+
+    def captured(self, request: CaptureRequest, graph: Any, recording: Recording, outputs: Any) -> DeviceGraph:
+        """The finished graph."""
+        return DeviceGraph(request, graph, recording, outputs)
+
+    def updatable(self, call: Call) -> tuple[str, ...] | None:
+        """The arguments of a recorded call that can be updated; None: any."""
+        raise NotImplementedError
+
+    # -- the protocol
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Make this the current device."""
+        if self.module.current_device() == self.device.index:
+            yield
+            return
+        with self.module.device(self.device):
+            yield
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """Around warm-up and capture: on the capture stream, since library handles belong to a stream."""
+        with self.active():
+            before = self.module.current_stream()
+            self._stream.wait_stream(before)
+            with self.module.stream(self._stream):
+                yield
+            before.wait_stream(self._stream)
+
+    def capture(self, request: CaptureRequest) -> DeviceGraph:
+        """Capture one region. Nothing runs: the device records the kernels that the operators launch.
+
+        Raises CaptureError naming the region, the operator and the model's line. Stream and modes are as before.
+        """
+        if self._options.gc:
+            gc.collect()
+        pool = self._pools.get(request.graph.pool)
+        if pool is None:
+            pool = self._pools[request.graph.pool] = self.module.graph_pool_handle()
+        graph = self.new_graph()
+        recorder = Recorder(request.graph.region, request.names)
+        outputs = self._record(request, graph, pool, recorder)
+        captured = self.captured(request, graph, recorder.recording, outputs)
+        self._round.append(captured)
+        return captured
+
+    def seal(self) -> None:
+        """Every graph has its memory from its capture on."""
+        for graph in self._round:
+            graph.recording.release()
+        self._graphs += self._round
+        self._round = []
+
+    def abandon(self) -> None:
+        """Reset the graphs of this round: a capture failed."""
+        for graph in self._round:
+            graph.reset()
+        self._round = []
+
+    def release(self, graphs: Sequence[DeviceGraph]) -> None:
+        """Reset graphs that nobody will replay again."""
+        for graph in graphs:
+            graph.reset()
+            self._graphs.remove(graph)
+
+    def synchronize(self) -> None:
+        """Wait for everything on this device."""
+        self.module.synchronize(self.device)
+
+    def poison(self) -> None:
+        """Fill what the graphs wrote with NaN, or minus one."""
+        for graph in self._graphs:
+            for tensor in graph.born:
+                tensor.fill_(float("nan") if tensor.is_floating_point() or tensor.is_complex() else -1)
+
+    def pool_bytes(self) -> Mapping[str, int]:
+        """The most that any graph of each pool needs."""
+        sizes: dict[str, int] = {}
+        for graph in self._graphs:
+            pool = graph.request.graph.pool
+            sizes[pool] = max(sizes.get(pool, 0), graph.bytes)
+        return sizes
+
+    def close(self) -> None:
+        """Wait for the device, then free every graph and pool."""
+        self.synchronize()
+        self.abandon()
+        for graph in self._graphs:
+            graph.reset()
+        self._graphs = []
+        self._pools = {}
+
+    # -- one capture
+
+    def _record(self, request: CaptureRequest, graph: Any, pool: Any, recorder: Recorder) -> Sequence[torch.Tensor]:
+        stream, depth = self.module.current_stream(), torch._C._len_torch_dispatch_stack()
+        raised: list[BaseException] = []
+        outputs: list[torch.Tensor] = []
+        try:
+            with self.graph_context(graph, pool, request):
+                try:
+                    with recorder:
+                        outputs += request.call()
+                except BaseException as error:
+                    raised.append(error)
+                    raise
+        except BaseException as error:
+            # Ending a broken capture raises, and then neither the stream nor the modes of the context are put back.
+            while torch._C._len_torch_dispatch_stack() > depth:
+                _pop_mode()
+            self.module.set_stream(stream)
+            _quietly(graph.reset)
+            raise self._explained(request, recorder, raised[0] if raised else error) from None
+        return outputs
+
+    def _explained(self, request: CaptureRequest, recorder: Recorder, error: BaseException) -> BaseException:
+        """What to raise for a failed capture: the user's own error as it is, the device's refusal with its place."""
+        region = request.graph.region
+        if recorder.failed is None:
+            if isinstance(error, GraphSpecError) or not isinstance(error, Exception):
+                return error
+            reason = _first_line(error)
+            return CaptureError(f"region '{region}' could not be captured on {self.name}: {reason}")
+        call, where, cause = recorder.failed
+        message = f"region '{region}': {call} cannot be captured on {self.name}, at {where}: {_first_line(cause)}"
+        return CaptureError(message, hint=f"mark the region eager, or replace {call}")
+
+
+def device_index(device: str, count: int, name: str) -> int:
+    """The index in ``npu:1``, 0 for ``npu``. Raises DeviceError for a device that is not there."""
+    _, _, written = device.partition(":")
+    index = int(written) if written else 0
+    if index >= count:
+        have = f"{name}:0" if count == 1 else f"{name}:0 to {name}:{count - 1}"
+        raise DeviceError(f"there is no {device}: this machine has {have if count else f'no {name} device'}")
+    return index
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _quietly(action: Callable[[], Any]) -> None:
+    """Clean up after a failure; a second failure would only hide the first."""
+    try:
+        action()
+    except Exception:  # noqa: BLE001 - whatever the device raises for a graph that is broken already
+        return

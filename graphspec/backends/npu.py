@@ -1,0 +1,161 @@
+"""Ascend NPUs: `torch.npu.NPUGraph` of torch_npu, with host arguments that are updated between replays.
+
+What torch_npu gets wrong in silence is refused or put right here:
+
+- a replay without an update never finishes once a graph has updatable operators, so every replay is preceded by one,
+  also with unchanged values;
+- an update that comes before the previous replay has taken its own is lost: an event is recorded after each replay,
+  and the update stream waits for it, so that runs back to back need no synchronization;
+- ``update`` ignores unknown keys, keys of another operator, and spreads a list of one over all records: names are
+  checked against the handlers before the first replay, and every record gets its own values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphspec.backends.base import CaptureRequest
+from graphspec.backends.device import DeviceBackend, DeviceGraph, device_index
+from graphspec.errors import CaptureError, DeviceError
+from graphspec.runtime.recording import Call, Recording
+from graphspec.spec import CaptureOptions, NpuOptions, Spec
+
+
+class NpuGraph(DeviceGraph):
+    """A captured NPU graph. ``records`` are torch_npu's own records of the updatable operators, in capture order."""
+
+    def __init__(
+        self,
+        request: CaptureRequest,
+        graph: Any,
+        recording: Recording,
+        outputs: Sequence[torch.Tensor],
+        handled: Sequence[int],
+    ) -> None:
+        super().__init__(request, graph, recording, outputs)
+        records = graph.graph_dispatch_mode.graph_dispatch_records
+        if len(records) != len(handled):
+            raise CaptureError(
+                f"region '{request.graph.region}': torch_npu recorded {len(records)} updatable operators where "
+                f"{len(handled)} were called"
+            )
+        self._inputs: list[dict[str, Any]] = [{} for _ in records]
+        self._places = []
+        for slot in self.slots:
+            name = recording.calls[slot.call].op._schema.arguments[slot.position].name
+            self._places.append((self._inputs[handled.index(slot.call)], name))
+            self.update(len(self._places) - 1, slot.value)
+        self._taken = torch.npu.Event() if records else None
+
+    def update(self, slot: int, value: Any) -> None:
+        """Use ``value`` for a slot from the next replay on."""
+        record, name = self._places[slot]
+        record[name] = value
+
+    def replay(self) -> None:
+        """Launch the graph on the current stream, after an update of every updatable operator."""
+        if self._taken is None:
+            self.graph.replay()
+            return
+        self.graph.graph_dispatch_mode.update_stream.wait_event(self._taken)
+        self.graph.update(self._inputs)
+        self.graph.replay()
+        self._taken.record()
+
+
+class NpuBackend(DeviceBackend):
+    """Graphs on one Ascend NPU."""
+
+    name = "npu"
+
+    def __init__(self, index: int, options: CaptureOptions, npu: NpuOptions, folder: Path) -> None:
+        super().__init__(torch.npu, index, options)
+        self._npu = npu
+        self._folder = folder
+
+    def new_graph(self) -> Any:
+        """An empty graph: one instance captures once."""
+        return torch.npu.NPUGraph()
+
+    def graph_context(self, graph: Any, pool: Any, request: CaptureRequest) -> Any:
+        """The capture; operators with a handler are recorded for updates where the region has any."""
+        return torch.npu.graph(
+            graph,
+            pool=pool,
+            stream=self._stream,
+            auto_dispatch_capture=request.updates,
+            capture_error_mode=self._options.error_mode,
+        )
+
+    def captured(self, request: CaptureRequest, graph: Any, recording: Recording, outputs: Any) -> DeviceGraph:
+        """The finished graph, after the extras that the spec asks for."""
+        handled = [i for i, call in enumerate(recording.calls) if request.updates and _handler(call) is not None]
+        captured = NpuGraph(request, graph, recording, outputs, handled)
+        if self._npu.super_kernel is not None:
+            self._optimize(request, graph)
+        if self._npu.debug_dump is not None:
+            folder = self._folder / self._npu.debug_dump
+            folder.mkdir(parents=True, exist_ok=True)
+            sizes = "".join(f"-{dim}{size}" for dim, size in request.graph.bucket.sizes)
+            graph.debug_dump(str(folder / f"{request.graph.region}{sizes}.json"))
+        return captured
+
+    def updatable(self, call: Call) -> tuple[str, ...] | None:
+        """The keys that torch_npu's handler of the operator takes; none without a handler."""
+        handler = _handler(call)
+        if handler is None:
+            return ()
+        return tuple(key for _, _, key in handler.get_update_specs(call.op.__name__))
+
+    def _optimize(self, request: CaptureRequest, graph: Any) -> None:
+        options = dict(self._npu.super_kernel or {})
+        debug = options.pop("debug", None)
+        try:
+            graph.super_kernel_optimize(options or None, debug)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            message = f"region '{request.graph.region}': npu.super_kernel was refused by torch_npu: {reason}"
+            raise CaptureError(message) from None
+
+
+def _handler(call: Call) -> Any:
+    """torch_npu's update handler of an operator, if it has one that takes this call."""
+    from torch_npu.npu._npugraph_handlers.npugraph_handler import _NPU_GRAPH_OP_HANDLERS
+
+    handler = _NPU_GRAPH_OP_HANDLERS.get(call.op.__name__)
+    if handler is None or not hasattr(handler, "should_handle"):
+        return handler
+    return handler if handler.should_handle(call.op, call.args, dict(call.kwargs)) else None
+
+
+def open_npu(device: str, spec: Spec) -> NpuBackend:
+    """The backend for ``npu`` or ``npu:N``. Raises DeviceError with the reason if there is none."""
+    reason = load_torch_npu()
+    if reason is not None:
+        raise DeviceError(f"{device} cannot be used: {reason}", hint="see `graphspec doctor`, or use --device cpu")
+    index = device_index(device, torch.npu.device_count(), "npu")
+    from graphspec.runtime.model import call_user_code, import_object
+
+    for reference in spec.npu.handlers:
+        call_user_code(import_object(reference, spec.folder), f"npu.handlers: {reference}")
+    return NpuBackend(index, spec.capture, spec.npu, spec.folder)
+
+
+def load_torch_npu() -> str | None:
+    """Import torch_npu, which graphspec keeps torch from doing by itself. None, or why it cannot be used."""
+    import importlib.util
+
+    if importlib.util.find_spec("torch_npu") is None:
+        return "torch_npu is not installed (pip install 'graphspec[npu]')"
+    try:
+        import torch_npu  # noqa: F401 - importing it registers the device
+    except Exception as error:  # noqa: BLE001 - a missing CANN shows as ImportError, OSError or RuntimeError
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return f"torch_npu does not load: {reason}. It needs CANN's runtime libraries (source its set_env.sh)"
+    if not torch.npu.is_available():
+        return "torch_npu loads, and finds no NPU or no driver"
+    return None
