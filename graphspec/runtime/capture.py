@@ -262,14 +262,14 @@ class Capturer:
 
         def slots(recording: Recording) -> Sequence[Slot]:
             other = self._params(event.bucket, run=1)
-            bindings.extend(bind_updates(region, recording, values.params, other, context.backend.updatable))
+            bindings.extend(bind_updates(region, recording, values.params, other, context.backend))
             return [binding.slot for binding in bindings]
 
         last = self._last_captures.get((event.region, event.bucket), {})
         held = self._held(trees, last, graph)
         with inside_capture(region.name):
             captured = context.backend.capture(
-                CaptureRequest(graph, call, held, slots, self._names, updates=bool(refreshed(region)))
+                CaptureRequest(graph, call, held, slots, self._names, updates=bool(refreshed(region, context.backend.can_update)))
             )
         outputs: dict[str, tuple[Tree, tuple[int, ...]]] = {}
         for name, tree in trees.items():
@@ -312,6 +312,7 @@ class Capturer:
                     continue
                 captured = self._set.regions[event.region, event.bucket]
                 captured.refresh(values.params)
+                session.expect_writes(captured.graph.recording.written_outside())
                 captured.graph.replay()
                 self._use_captured(event, values)
                 if stage.fresh:

@@ -53,7 +53,9 @@ class States(Mapping[str, Any]):
         if len(tensors) > 1:
             raise InputError(f"state '{name}' stands for {len(tensors)} tensors", hint="write the model's own tensors")
         target = next(iter(tensors.values()))
-        index: Any = slice(None) if rows is None else rows if isinstance(rows, slice) else list(rows)
+        if rows is not None and not target.dim():
+            raise InputError(f"state '{name}' is a single number and has no rows", hint="leave `rows` out")
+        index: Any = ... if rows is None else rows if isinstance(rows, slice) else list(rows)
         if not isinstance(value, torch.Tensor):
             raise InputError(f"state '{name}' takes a tensor, and a {type(value).__name__} came")
         shape = _rows_shape(target, index, name)
