@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from graphspec.errors import WeightsError
+from graphspec.runtime.inputs import exact_cast
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
@@ -44,8 +45,11 @@ def load_weights(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
     if problems:
         message = "the weights do not fit the model, and nothing was loaded:\n  " + "\n  ".join(problems)
         raise WeightsError(message)
+    own = {tensor.untyped_storage()._cdata for tensor in have.values() if isinstance(tensor, torch.Tensor)}
     with torch.no_grad():
-        for key, value in weights.items():
+        # What lies in the model itself is copied out first: loading one tensor must not change the next.
+        new = {key: v.clone() if v.untyped_storage()._cdata in own else v for key, v in weights.items()}
+        for key, value in new.items():
             have[key].copy_(value)
 
 
@@ -59,9 +63,30 @@ def _problems(have: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> l
             problems.append(f"{key}: not a tensor but a {type(value).__name__}")
         elif value.shape != have[key].shape:
             problems.append(f"{key}: the model wants {list(have[key].shape)}, the weights have {list(value.shape)}")
-        elif value.is_complex() and not have[key].is_complex():
-            problems.append(f"{key}: the model wants {have[key].dtype}, the weights have {value.dtype}")
-    return problems
+        elif value.is_meta or value.layout is not torch.strided:
+            problems.append(f"{key}: a {'meta' if value.is_meta else value.layout} tensor, which cannot be copied")
+        elif not _fits(value, have[key].dtype):
+            wanted = have[key].dtype
+            problems.append(f"{key}: the model wants {wanted}, and values of the weights ({value.dtype}) do not fit")
+    return problems or list(_contradictions(have, weights))
+
+
+def _contradictions(have: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> Iterator[str]:
+    """Two names of one tied tensor with different values: the later would win."""
+    first: dict[int, str] = {}
+    for key in weights:
+        other = first.setdefault(id(have[key]), key)
+        if not torch.equal(weights[other], weights[key]):
+            yield f"{key}: is tied to {other}, and the weights have different values for the two"
+
+
+def _fits(value: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether ``value`` may be loaded as ``dtype``: rounding is what a smaller float means, anything else is not."""
+    if value.dtype == dtype:
+        return True
+    if value.is_floating_point() and dtype.is_floating_point:
+        return bool((value.isfinite() == value.to(dtype).isfinite()).all())
+    return exact_cast(value, dtype) is not None
 
 
 def _read(path: Path) -> dict[str, torch.Tensor]:
