@@ -53,8 +53,8 @@ CODES: Final = (
     Code(
         "GS743",
         "An operator has no fake kernel.",
-        "A dry run knows shapes and no values, and an operator says them through its fake kernel. What comes after it is"
-        " checked with the declared shapes, or not at all.",
+        "A dry run knows shapes and no values, and an operator says them through its fake kernel. What comes after it"
+        " is checked with the declared shapes, or not at all.",
     ),
     Code(
         "GS744",

@@ -30,20 +30,13 @@ CODES: Final = (
          "inputs: {x: x, scale: scale}",
          "inputs: {x: x, scale: scale}\nupdates: [{op: aten::mul, arg: other, from: scale}]"),
     Code("GS512", "A region makes a Python value, a branch or a tensor of a param.",
-         "What Python does with it runs once, at the capture: a graph keeps the branch that was taken and the number that"
-         " came out. Where `min` and `max` of the param leave a comparison one answer, it is no branch.",
-         "y = x * 2 if scale > 1 else x * 10", "y = torch.where(scale > 1, x * 2, x * 10)  # scale: a buffer `from:` it"),
+         "What Python does with it runs once, at the capture: a graph keeps the branch that was taken and the number"
+         " that came out. Where `min` and `max` of the param leave a comparison one answer, it is no branch.",
+         "y = x * 2 if scale > 1 else x * 10",
+         "y = torch.where(scale > 1, x * 2, x * 10)  # scale: a buffer `from:` it"),
     Code("GS513", "A param decides a size or a view.",
          "Sizes and addresses are laid out once, for every replay of a graph.",
          "x[:n]  # n is a param", "x * (torch.arange(8) < n)  # n: a buffer `from:` the param, or a bucketed dim"),
-    Code(
-        "GS512",
-        "A param is used in a way that no update can follow.",
-        "The region branches on it, computes another number from it, or makes a size of it, and a graph has one outcome."
-        " Pass exactly the value the operator takes, or declare the param with `specialize: true`.",
-        "scores = attention(q, k, scale=scale ** 2)",
-        "scores = attention(q, k, scale=scale)  # the caller gives the square",
-    ),
     Code("GS601", "This version does not support this key yet.",
          "It is part of the language, and refused so that it is never silently ignored."),
 )  # fmt: skip

@@ -17,7 +17,7 @@ def unknown_values(spec: Spec) -> Iterator[Diagnostic]:
     for region in spec.regions.values():
         for value, path in arguments(region):
             if isinstance(value, Name) and value.name not in known:
-                message = f"region '{region.name}' reads '{value.name}', and no buffer, param or region output is named so"
+                message = f"region '{region.name}' reads '{value.name}', and no buffer, param or output bears that name"
                 hint = did_you_mean(value.name, known, f"declare `{value.name}` under buffers or params")
                 yield finding(spec.document, "GS201", message, path, hint=hint)
 

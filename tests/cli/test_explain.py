@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from graphspec import cli, schema
-from graphspec.codes import CODES
+from graphspec.codes import CODES, capture, reading, references, sizes, updates
+from graphspec.codes import schema as schema_codes
 from graphspec.report import explanations
 
 SOURCE = Path(schema.__file__).resolve().parent
+KEYS = tuple(explanations.keys())
 
 
 @pytest.fixture
@@ -30,6 +32,11 @@ def codes_in_source():
 
 def test_every_code_of_the_source_is_explained():
     assert codes_in_source() <= set(CODES)
+
+
+def test_every_code_has_one_entry():
+    families = (reading.CODES, schema_codes.CODES, references.CODES, sizes.CODES, updates.CODES, capture.CODES)
+    assert sum(map(len, families)) == len(CODES)
 
 
 def test_every_explained_code_is_one_of_the_source():
@@ -63,7 +70,7 @@ def test_a_key_with_several_places_is_explained_at_each(run):
 
 
 def test_every_key_of_the_schema_is_explained():
-    for key in explanations.keys():
+    for key in KEYS:
         assert explanations.of_key(key), key
 
 
@@ -71,7 +78,7 @@ def test_every_key_of_the_schema_is_explained():
     "key", ["graphspec", "dims", "regions.updates.within", "capture.gc", "inputs", "make", "sizes"]
 )
 def test_keys_at_any_depth_are_known(key):
-    assert key in explanations.keys()
+    assert key in KEYS
 
 
 @pytest.mark.parametrize(

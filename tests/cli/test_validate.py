@@ -44,7 +44,8 @@ def test_a_good_spec_exits_with_zero_and_says_so(run):
     assert run("validate", GOOD) == (0, "1 spec: no findings\n", "")
 
 
-def test_findings_show_the_line_a_caret_and_the_fix(run, folder):
+@pytest.mark.usefixtures("folder")
+def test_findings_show_the_line_a_caret_and_the_fix(run):
     code, out, err = run("validate", "bad.yaml")
     assert (code, err) == (1, "")
     assert out == (
@@ -65,21 +66,24 @@ def test_findings_show_the_line_a_caret_and_the_fix(run, folder):
     )
 
 
-def test_a_warning_alone_exits_with_zero(run, folder):
+@pytest.mark.usefixtures("folder")
+def test_a_warning_alone_exits_with_zero(run):
     code, out, _ = run("validate", "warns.yaml")
     assert code == 0
     assert "warning[GS220]" in out
     assert out.endswith("1 spec: 1 warning\n")
 
 
-def test_several_specs_show_all_findings_of_all_of_them(run, folder):
+@pytest.mark.usefixtures("folder")
+def test_several_specs_show_all_findings_of_all_of_them(run):
     code, out, _ = run("validate", "bad.yaml", GOOD, "missing.yaml", "warns.yaml")
     assert code == 1
     assert re.findall(r"GS\d+", out) == ["GS401", "GS213", "GS101", "GS001", "GS220"]
     assert out.endswith("4 specs: 4 errors, 1 warning\n")
 
 
-def test_json_is_one_object_with_frozen_keys(run, folder):
+@pytest.mark.usefixtures("folder")
+def test_json_is_one_object_with_frozen_keys(run):
     code, out, _ = run("validate", "--format", "json", "bad.yaml", "missing.yaml")
     report = json.loads(out)
     assert code == 1
@@ -107,7 +111,8 @@ def test_github_commands_are_escaped(run, folder):
     assert any("50%25%0A" in line for line in lines)
 
 
-def test_sarif_has_a_rule_for_each_code_and_a_place_for_each_result(run, folder):
+@pytest.mark.usefixtures("folder")
+def test_sarif_has_a_rule_for_each_code_and_a_place_for_each_result(run):
     _, out, _ = run("validate", "--format", "sarif", "bad.yaml", "warns.yaml")
     log = json.loads(out)
     assert log["version"] == "2.1.0"
@@ -184,7 +189,8 @@ def test_every_way_out_has_its_exit_code_and_no_traceback(error, code, words, ru
     assert run("validate", GOOD) == (code, "", words)
 
 
-def test_an_error_with_findings_shows_them_on_stderr(run, folder, monkeypatch):
+@pytest.mark.usefixtures("folder")
+def test_an_error_with_findings_shows_them_on_stderr(run, monkeypatch):
     from graphspec.loading import load
 
     monkeypatch.setattr(cli.group, "main", lambda *_a, **_k: load(Path("bad.yaml")))
