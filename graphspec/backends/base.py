@@ -76,6 +76,9 @@ class Backend(Protocol):
     def updatable(self, call: Call) -> tuple[str, ...] | None:
         """The arguments of a recorded call that can be updated; None: any."""
 
+    def can_update(self, op: str, arg: str) -> bool:
+        """Whether an argument of an operator can be updated, as far as names tell."""
+
     def active(self) -> AbstractContextManager[None]:
         """Make this the current device."""
 

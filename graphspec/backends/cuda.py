@@ -41,6 +41,10 @@ class CudaBackend(DeviceBackend):
         """Nothing can be updated."""
         return ()
 
+    def can_update(self, op: str, arg: str) -> bool:  # noqa: ARG002 - the same for every operator
+        """Nothing can be updated."""
+        return False
+
 
 def open_cuda(device: str, spec: Spec) -> CudaBackend:
     """The backend for ``cuda`` or ``cuda:N``. Raises DeviceError with the reason if there is none."""

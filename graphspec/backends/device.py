@@ -86,6 +86,10 @@ class DeviceBackend:
         """The arguments of a recorded call that can be updated; None: any."""
         raise NotImplementedError
 
+    def can_update(self, op: str, arg: str) -> bool:
+        """Whether an argument of an operator can be updated, as far as names tell."""
+        raise NotImplementedError
+
     # -- the protocol
 
     @contextmanager
@@ -196,12 +200,13 @@ class DeviceBackend:
     def _explained(self, request: CaptureRequest, recorder: Recorder, error: BaseException) -> BaseException:
         """What to raise for a failed capture: the user's own error as it is, the device's refusal with its place."""
         region = request.graph.region
-        if recorder.failed is None:
+        failed = recorder.failed
+        if failed is None or not _caused_by(error, failed[2]):
             if isinstance(error, GraphSpecError) or not isinstance(error, Exception):
                 return error
             reason = _first_line(error)
             return CaptureError(f"region '{region}' could not be captured on {self.name}: {reason}")
-        call, where, cause = recorder.failed
+        call, where, cause = failed
         message = f"region '{region}': {call} cannot be captured on {self.name}, at {where}: {_first_line(cause)}"
         return CaptureError(message, hint=f"mark the region eager, or replace {call}")
 
@@ -214,6 +219,15 @@ def device_index(device: str, count: int, name: str) -> int:
         have = f"{name}:0" if count == 1 else f"{name}:0 to {name}:{count - 1}"
         raise DeviceError(f"there is no {device}: this machine has {have if count else f'no {name} device'}")
     return index
+
+
+def _caused_by(error: BaseException | None, cause: BaseException) -> bool:
+    """Whether an exception is, or was raised from, another."""
+    while error is not None:
+        if error is cause:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _first_line(error: BaseException) -> str:

@@ -12,7 +12,7 @@ What torch_npu gets wrong in silence is refused or put right here:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,16 @@ class NpuBackend(DeviceBackend):
             return ()
         return tuple(key for _, _, key in handler.get_update_specs(call.op.__name__))
 
+    def can_update(self, op: str, arg: str) -> bool:
+        """Whether some overload of the operator has a handler that takes this key."""
+        namespace, _, name = op.partition("::")
+        return namespace == "npu" and any(
+            arg == key
+            for handled, handler in _handlers().items()
+            if handled.partition(".")[0] == name.partition(".")[0]
+            for _, _, key in handler.get_update_specs(handled)
+        )
+
     def _optimize(self, request: CaptureRequest, graph: Any) -> None:
         options = dict(self._npu.super_kernel or {})
         debug = options.pop("debug", None)
@@ -124,12 +134,18 @@ class NpuBackend(DeviceBackend):
 
 def _handler(call: Call) -> Any:
     """torch_npu's update handler of an operator, if it has one that takes this call."""
-    from torch_npu.npu._npugraph_handlers.npugraph_handler import _NPU_GRAPH_OP_HANDLERS
-
-    handler = _NPU_GRAPH_OP_HANDLERS.get(call.op.__name__)
+    handler = _handlers().get(call.op.__name__)
     if handler is None or not hasattr(handler, "should_handle"):
         return handler
     return handler if handler.should_handle(call.op, call.args, dict(call.kwargs)) else None
+
+
+def _handlers() -> Mapping[str, Any]:
+    """torch_npu's registry: update handlers by the ``__name__`` of an operator overload."""
+    from torch_npu.npu._npugraph_handlers.npugraph_handler import _NPU_GRAPH_OP_HANDLERS
+
+    handlers: Mapping[str, Any] = _NPU_GRAPH_OP_HANDLERS
+    return handlers
 
 
 def open_npu(device: str, spec: Spec) -> NpuBackend:

@@ -130,6 +130,11 @@ class Session:
         with quiet():
             self._contents.keep(value)
 
+    def expect_writes(self, tensors: Iterable[torch.Tensor]) -> None:
+        """These are about to be written by something that shows no operator, such as the replay of a device graph."""
+        with quiet():
+            self._contents.save(tensors, "a replay")
+
     def verify(self) -> list[str]:
         """Names of tensors whose content differs, after a rewind, with no operator to explain it. Reads them all."""
         return self._contents.unexplained()

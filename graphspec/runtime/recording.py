@@ -131,6 +131,10 @@ class Recording:
         """Whether a recorded call made this storage."""
         return index not in self.outside
 
+    def written_outside(self) -> list[torch.Tensor]:
+        """The tensors from outside that some call wrote."""
+        return [self.outside[index].tensor for index in sorted(self.written & self.outside.keys())]
+
     def release(self) -> None:
         """Forget the identity of born storages, so that their memory can go. Refs stay valid."""
         self._keys.clear()

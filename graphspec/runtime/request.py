@@ -47,7 +47,7 @@ class Reader:
         self._needed = tuple(n for n in sequence.inputs if not spec.buffers[n].optional and not spec.buffers[n].hold)
         self._held: dict[str, tuple[torch.Tensor, dict[str, tuple[int, str]]]] = {}
         self._holds = tuple(name for name in sequence.inputs if spec.buffers[name].hold)
-        special = specialized(spec)
+        special = specialized(spec, context.backend.can_update)
         self._special = tuple(name for name in sequence.params if name in special)
         self._exact = frozenset(
             name for name, dim in spec.dims.items() if isinstance(dim, language.Buckets) and dim.exact

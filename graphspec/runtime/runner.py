@@ -327,7 +327,7 @@ class Runner:
         context = self._context
         params = context.default_params(context.plan.buckets[0], {})
         used = {name for sequence in context.plan.sequences.values() for name in sequence.params}
-        special = specialized(context.spec) & used
+        special = specialized(context.spec, context.backend.can_update) & used
         return Variant(special=tuple((name, params[name]) for name in context.spec.params if name in special))
 
     def _drop(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 
 from graphspec import spec as language
-from graphspec.backends.base import Slot
+from graphspec.backends.base import Backend, Slot
 from graphspec.errors import Diagnostic, HazardError
 from graphspec.runtime.recording import Call, Recording, Ref, map_parts
 
@@ -44,19 +44,21 @@ def bind_updates(
     recording: Recording,
     values: Mapping[str, Any],
     alternatives: Mapping[str, Any],
-    updatable: Callable[[Call], tuple[str, ...] | None] = lambda _: None,
+    backend: Backend | None = None,
 ) -> list[Binding]:
     """The slots of every update of ``region``, with the values they are captured with.
 
     ``alternatives`` has another value in the range of each param, to see that an update changes no shape.
-    ``updatable`` says which arguments of a call the backend can update, None for any.
+    ``backend`` says which arguments it can update; without one any can be.
     Raises HazardError: an operator that was not called, an argument it does not take, a value that does not fit.
     """
+    can_update = backend.can_update if backend is not None else lambda _op, _arg: True
     found: list[Binding] = []
-    for update in refreshed(region):
+    for update in refreshed(region, can_update):
         calls = _occurrences(region, update, recording)
         for number, index in enumerate(calls):
-            _refuse_unsupported(region, update, recording.calls[index], updatable(recording.calls[index]))
+            if backend is not None:
+                _refuse_unsupported(region, update, recording.calls[index], backend.updatable(recording.calls[index]))
             occurrence = number if update.each == "occurrence" else None
             binding = _binding(region, update, recording, index, occurrence, values[update.param])
             _refuse_new_shapes(region, update, recording.calls[index], binding, alternatives[update.param])
@@ -71,16 +73,25 @@ def bind_updates(
     return found
 
 
-def refreshed(region: language.Region) -> tuple[language.Update, ...]:
+#: Whether a device can update an argument of an operator, by their names.
+CanUpdate = Callable[[str, str], bool]
+
+
+def refreshed(region: language.Region, can_update: CanUpdate) -> tuple[language.Update, ...]:
     """The updates that write an argument; the others keep a graph for each value of their param."""
-    return tuple(update for update in region.updates if update.strategy == "update")
+    return tuple(update for update in region.updates if not _specializes(update, can_update))
 
 
-def specialized(spec: language.Spec) -> frozenset[str]:
+def specialized(spec: language.Spec, can_update: CanUpdate) -> frozenset[str]:
     """The params that have graphs of their own for each value."""
     declared = {name for name, param in spec.params.items() if param.specialize}
-    by_update = (u.param for region in spec.regions.values() for u in region.updates if u.strategy == "specialize")
-    return frozenset(declared.union(by_update))
+    updates = (update for region in spec.regions.values() for update in region.updates)
+    return frozenset(declared.union(update.param for update in updates if _specializes(update, can_update)))
+
+
+def _specializes(update: language.Update, can_update: CanUpdate) -> bool:
+    """`strategy: specialize` is for devices that cannot update the argument; where they can, they do."""
+    return update.strategy == "specialize" and not can_update(update.op, update.arg)
 
 
 def _refuse_unsupported(

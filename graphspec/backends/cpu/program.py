@@ -57,7 +57,8 @@ class Program:
     def write(self, slot: SlotAt | At, value: Any) -> None:
         """Refresh one updatable argument: a host value, a tensor, or the 0-d tensor that stands for a number."""
         if isinstance(slot, At):
-            self.tensors[slot.index].copy_(torch.as_tensor(value))
+            tensor = self.tensors[slot.index]
+            tensor.copy_(value) if isinstance(value, torch.Tensor) else tensor.fill_(value)
         else:
             self.values[slot.index] = value
 
