@@ -279,16 +279,18 @@ class Spec:
 
     @property
     def folder(self) -> Path:
-        """The folder that paths inside the spec are relative to."""
-        return self.document.path.parent if self.document is not None else Path()
+        """The folder that paths inside the spec are relative to.
 
-    def locate(self, name: str) -> Path:
-        """The file that ``name`` inside the spec means: beside the spec, or beside the file a link to it points at."""
-        beside = self.folder / name
-        if self.document is None or beside.exists():
-            return beside
-        linked = self.document.path.resolve().parent / name
-        return linked if linked.exists() else beside
+        It is the spec's own; or, where the spec is a link and the file of the factory is not beside the link, that of
+        the file the link points at.
+        """
+        if self.document is None:
+            return Path()
+        beside, factory = self.document.path.parent, self.model.factory.rpartition(":")[0]
+        if factory.endswith(".py") and not (beside / factory).exists():
+            linked = self.document.path.resolve().parent
+            return linked if (linked / factory).exists() else beside
+        return beside
 
 
 def names_in(value: Value) -> tuple[str, ...]:

@@ -163,15 +163,21 @@ def test_keys_that_are_ignored_are_not_part_of_the_spec():
     assert spec.check.rtol == 0
 
 
-def test_a_path_is_beside_the_spec_or_beside_what_a_link_to_it_points_at(tmp_path):
-    real, links = tmp_path / "real", tmp_path / "links"
-    real.mkdir()
-    links.mkdir()
-    (real / "spec.yaml").write_text(HEAD + REGION)
-    (real / "model.py").touch()
-    (links / "own.py").touch()
-    (links / "spec.yaml").symlink_to(real / "spec.yaml")
-    spec = build(document.read(links / "spec.yaml"))
-    assert spec.locate("model.py") == real / "model.py"
-    assert spec.locate("own.py") == links / "own.py"
-    assert spec.locate("missing.py") == links / "missing.py"
+@pytest.mark.parametrize(("beside_the_link", "home"), [(False, "real"), (True, "links")])
+def test_paths_are_relative_to_the_spec_or_to_what_a_link_to_it_points_at(beside_the_link, home, tmp_path):
+    for name in ("real", "links"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "real/spec.yaml").write_text(HEAD + REGION)
+    (tmp_path / "real/model.py").touch()
+    if beside_the_link:
+        (tmp_path / "links/model.py").touch()
+    (tmp_path / "links/spec.yaml").symlink_to(tmp_path / "real/spec.yaml")
+    assert build(document.read(tmp_path / "real/spec.yaml")).folder == tmp_path / "real"
+    assert build(document.read(tmp_path / "links/spec.yaml")).folder == tmp_path / home
+
+
+def test_a_factory_that_is_nowhere_is_missed_beside_the_spec(tmp_path):
+    (tmp_path / "real.yaml").write_text(HEAD + REGION)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/link.yaml").symlink_to(tmp_path / "real.yaml")
+    assert build(document.read(tmp_path / "folder/link.yaml")).folder == tmp_path / "folder"

@@ -24,7 +24,7 @@ def missing_functions(spec: Spec) -> Iterator[Diagnostic]:
         file, _, name = text.rpartition(":")
         if not file.endswith(".py"):
             continue  # a package: finding it could run its code
-        place = spec.locate(file)
+        place = spec.folder / file
         if not place.is_file():
             message = f"there is no file {absolute(place)}"
             hint = "paths are relative to the spec file"
@@ -82,8 +82,8 @@ def weights(spec: Spec) -> Iterator[Diagnostic]:
     if not name.endswith(_WEIGHTS):
         message = f"weights '{name}' are neither .safetensors nor .pt"
         yield finding(spec.document, "GS215", message, path, hint="save them with safetensors.torch.save_file")
-    elif not spec.locate(name).is_file():
-        message = f"there is no weights file {absolute(spec.locate(name))}"
+    elif not (spec.folder / name).is_file():
+        message = f"there is no weights file {absolute(spec.folder / name)}"
         yield finding(spec.document, "GS215", message, path, severity="warning",
                       hint="`run` needs it; paths are relative to the spec file")  # fmt: skip
 
@@ -93,7 +93,7 @@ def samples(spec: Spec) -> Iterator[Diagnostic]:
     for buffer in spec.buffers.values():
         if buffer.sample is None or buffer.sample.kind != "file" or spec.document is None:
             continue
-        path, place = ("buffers", buffer.name, "sample", "file"), spec.locate(buffer.sample.value)
+        path, place = ("buffers", buffer.name, "sample", "file"), spec.folder / buffer.sample.value
         if not buffer.sample.value.endswith(_SAMPLES):
             message = f"the sample file '{buffer.sample.value}' is neither .npy, .pt nor .safetensors"
             yield finding(spec.document, "GS214", message, path, hint="save it with numpy.save")
