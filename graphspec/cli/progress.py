@@ -23,6 +23,7 @@ class Progress:
         self._stream = stream or sys.stderr
         self._bar = self._stream.isatty()
         self._said: set[str] = set()
+        self._shown = ""
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Say it. Off a terminal the same thing is said once, however often its count moves."""
@@ -44,5 +45,7 @@ class Progress:
             self._write("")
 
     def _write(self, text: str) -> None:
-        self._stream.write(f"\r\x1b[2K{text[:_LINE]}")
-        self._stream.flush()
+        if text != self._shown:
+            self._stream.write(f"\r\x1b[2K{text[:_LINE]}")
+            self._stream.flush()
+        self._shown = text

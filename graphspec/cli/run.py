@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import click
 
 from graphspec import spec as language
 from graphspec.cli import pairs
+from graphspec.cli.output import coloured
 from graphspec.cli.progress import Progress
 from graphspec.compiler import compile_spec
 from graphspec.errors import CheckError, InputError
@@ -77,7 +79,7 @@ def command(  # noqa: PLR0917  one argument for each flag
         from graphspec.runtime.files import write_tensors
 
         write_tensors(output, executed.results)
-    click.echo(FORMATS[style](executed.report), nl=False)
+    click.echo(FORMATS[style](executed.report), nl=False, color=coloured(sys.stdout))
     _refuse_mismatch(executed.report)
 
 

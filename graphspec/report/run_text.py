@@ -65,7 +65,7 @@ def _check(check: Check, paint: Paint) -> Iterator[str]:
         diff = f"{check.max_abs_diff:.2g}" if check.max_abs_diff is not None else "not finite"
         said = f"{counted(check.steps, 'step')}, max abs diff {diff} (rtol {check.rtol:g}, atol {check.atol:g})"
         yield f"check     {paint('replay matches eager', 'good')}: {said}"
-        yield "          inputs and graph memory are poisoned before every replay"
+        yield f"          {check.poisoned} are poisoned before every replay"
     for name, run in check.runs.items():
         of = f" of {name}" if len(check.runs) > 1 else ""
         yield f"          sizes{of}: {shortened(run, _SIZES, '; ')}"

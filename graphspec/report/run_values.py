@@ -45,7 +45,8 @@ class PaddingProof:
 class Check:
     """Replay against eager. ``max_abs_diff`` is None where nothing was compared or a difference is not finite.
 
-    ``runs`` are the sizes of each sequence that were run; ``failure`` is one message, and its fix.
+    ``poisoned`` says what was overwritten before every replay, ``runs`` the sizes of each sequence that were run;
+    ``failure`` is one message, and ``fix`` its fix.
     """
 
     status: Literal["match", "mismatch", "skipped"]
@@ -53,6 +54,7 @@ class Check:
     atol: float
     max_abs_diff: float | None = None
     steps: int = 0
+    poisoned: str = ""
     runs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     proof: PaddingProof | None = None
     notes: tuple[str, ...] = ()
