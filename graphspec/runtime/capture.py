@@ -151,7 +151,8 @@ class Capturer:
                 elif stage.fresh:
                     findings += self._dry_run(stage.event, values, session, seen)
                 else:
-                    self._call(stage.event, values)
+                    outputs = self._call(stage.event, values)
+                    self._note_origins(self._trees(self._region(stage.event), outputs), values)
             findings += self._trace_symbols(bucket, stages, session)
             if findings:  # the largest bucket shows what the others would repeat
                 raise HazardError(findings)
@@ -184,7 +185,7 @@ class Capturer:
         refused += effects.result_writes(context, region, recording, values.origins, results)
         errors, warnings = effects.host_changes(region.name, session, recording, seen)
         context.warn(*(str(finding) for finding in watched.findings if finding.severity == "warning"), *warnings)
-        self._note_origins(event, trees, values)
+        self._note_origins(trees, values)
         return refused + errors
 
     def _trace_symbols(self, bucket: Bucket, stages: Sequence[Stage], session: Session) -> list[Diagnostic]:
@@ -208,10 +209,17 @@ class Capturer:
         params = self._params(bucket, run=1)
         tracer = SymbolTracer(Stages(stages, rewind, run), params, largest_sizes(self._context.spec), self._names)
         findings: list[Diagnostic] = []
-        for target, trace in tracer.traces(targets):
-            judged = judge(target.region, trace, params, self._probes(params))
+        others = self._probes(params)
+        traces = tracer.traces(targets)
+        for target, trace in traces:
+            judged = judge(target.region, trace, params, others)
             findings += judged.findings
             self._passed.setdefault((target.step.event.region, target.step.event.bucket), []).extend(judged.passed)
+        for target in targets:
+            known = {name for other, trace in traces if other.step is target.step for name in trace.params - trace.lost}
+            for param in target.params:
+                if param.name not in known:
+                    findings += tracer.differences(target, param.name, others[param.name])
         return list(dict.fromkeys(findings))
 
     def _target(self, stage: Stage) -> Target[Stage]:
@@ -246,6 +254,8 @@ class Capturer:
                     findings += effects.host_changes(event.region, session, recording, seen)[0]
                 else:
                     self._use_captured(event, values)
+                    outputs = self._set.regions[event.region, event.bucket].outputs
+                    self._note_origins({name: flatten(values.env[name]) for name in outputs}, values)
         if findings:
             raise HazardError(findings)
 
@@ -278,7 +288,7 @@ class Capturer:
         taken = time.perf_counter() - started
         self._set.regions[event.region, event.bucket] = CapturedRegion(graph, captured, outputs, bindings, taken)
         found = self._compare(event, captured.recording, trees, bindings, values)
-        self._note_origins(event, trees, values)
+        self._note_origins(trees, values)
         return found
 
     def _compare(
@@ -446,7 +456,7 @@ class Capturer:
 
         return until
 
-    def _note_origins(self, event: Event, trees: Mapping[str, Tree], values: _Values) -> None:
+    def _note_origins(self, trees: Mapping[str, Tree], values: _Values) -> None:
         """Remember which region made the memory of each output, to recognise it where another one reads it."""
         for name, tree in trees.items():
             for leaf in tree.leaves:

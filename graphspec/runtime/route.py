@@ -130,14 +130,15 @@ class EagerStep:
         statics = context.buffers.static
         written = {name: context.buffers.view(name, self._bucket) for name in returned if name in statics}
         for name, value in (apart(returned, written) if written else returned).items():
-            if name in written:
+            if name in self._results:
+                run.results[name] = self._own(value)
+            if name in written:  # read from there: a captured region may write it before the next reader
                 paste(written[name], value, name)
+                continue
             copied = self._graphs.copies.get((name, self._bucket))
             if copied is not None:
                 self._refresh(name, copied.tree, copied.tensors, value)
             run.env[name] = self._graphs.eager_values[name] = value
-            if name in self._results:
-                run.results[name] = self._own(value)
 
     def _read(self, name: str, run: Run) -> Any:
         context = self._context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -55,16 +56,17 @@ class States(Mapping[str, Any]):
         target = next(iter(tensors.values()))
         if rows is not None and not target.dim():
             raise InputError(f"state '{name}' is a single number and has no rows", hint="leave `rows` out")
-        index: Any = ... if rows is None else rows if isinstance(rows, slice) else list(rows)
-        if not isinstance(value, torch.Tensor):
-            raise InputError(f"state '{name}' takes a tensor, and a {type(value).__name__} came")
-        shape = _rows_shape(target, index, name)
+        index: Any = ... if rows is None else rows if isinstance(rows, slice) else _row_numbers(rows, name, target)
+        if not isinstance(value, torch.Tensor) or value.is_meta or value.layout is not torch.strided:
+            what = f"a {value.device} tensor" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+            raise InputError(f"state '{name}' takes a dense tensor, and {what} came")
+        shape = _rows_shape(target, index)
         if value.shape != shape:
             raise InputError(f"state '{name}' takes the shape {list(shape)} here, and {list(value.shape)} came")
         if value.dtype != target.dtype and exact_cast(value, target.dtype) is None:
             raise InputError(f"state '{name}' takes {target.dtype}, and {value.dtype} came")
         with torch.no_grad():
-            target[index] = value.detach().to(dtype=target.dtype, device=target.device)
+            target[index] = value.detach().to(dtype=target.dtype, device=target.device).clone()  # it may be a view of it
 
     def save(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """What `restore` takes: every state tensor with a copy of its content."""
@@ -78,7 +80,18 @@ class States(Mapping[str, Any]):
                 tensor.copy_(content)
 
 
-def _rows_shape(target: torch.Tensor, index: Any, name: str) -> torch.Size:
-    if isinstance(index, list) and any(not -target.shape[0] <= row < target.shape[0] for row in index):
-        raise InputError(f"state '{name}' has the rows 0 to {target.shape[0] - 1}, and rows {index} were asked for")
+def _row_numbers(rows: Sequence[int], name: str, target: torch.Tensor) -> list[int]:
+    count = target.shape[0]
+    try:
+        numbers = [operator.index(row) for row in rows if not isinstance(row, bool)]
+    except TypeError:
+        raise InputError(f"state '{name}' takes rows as a list of numbers or a slice, and {rows!r} came") from None
+    if len(numbers) != len(rows) or any(not -count <= row < count for row in numbers):
+        raise InputError(f"state '{name}' has the rows 0 to {count - 1}, and rows {list(rows)} were asked for")
+    if len({row % count for row in numbers}) != len(numbers):
+        raise InputError(f"state '{name}': rows {list(rows)} name one row twice", hint="name each row once")
+    return numbers
+
+
+def _rows_shape(target: torch.Tensor, index: Any) -> torch.Size:
     return torch.empty(target.shape, device="meta")[index].shape
