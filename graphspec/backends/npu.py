@@ -12,6 +12,8 @@ What torch_npu gets wrong in silence is refused or put right here:
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -168,7 +170,8 @@ def load_torch_npu() -> str | None:
     if importlib.util.find_spec("torch_npu") is None:
         return "torch_npu is not installed (pip install 'graphspec[npu]')"
     try:
-        import torch_npu  # noqa: F401 - importing it registers the device
+        with contextlib.redirect_stdout(sys.stderr):  # it prints its warnings; our stdout is data
+            import torch_npu  # noqa: F401 - importing it registers the device
     except Exception as error:  # noqa: BLE001 - a missing CANN shows as ImportError, OSError or RuntimeError
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         return f"torch_npu does not load: {reason}. It needs CANN's runtime libraries (source its set_env.sh)"

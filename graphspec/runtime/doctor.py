@@ -1,0 +1,132 @@
+"""What this machine can do, and why not more: versions, devices, and what each backend is capable of."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import torch
+
+import graphspec
+
+#: What each backend can do, as `graphspec doctor` says it.
+CAPABILITIES = {
+    "cpu": "record and replay of dispatcher calls; updates of any argument; one memory arena a pool",
+    "cuda": "CUDA graphs; no host argument can be updated: device tensors, or a graph for each value",
+    "npu": "NPU graphs; updates of the operators that have a handler in torch_npu",
+}
+
+
+@dataclass(frozen=True)
+class Device:
+    """One kind of device. ``reason`` says why it cannot be used; None if it can."""
+
+    name: str
+    count: int
+    models: tuple[str, ...]
+    reason: str | None
+    notes: tuple[str, ...]
+    can: str
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What `examine` found. ``versions`` are installed packages, None for one that is not."""
+
+    versions: dict[str, str | None]
+    devices: tuple[Device, ...]
+
+    @property
+    def auto(self) -> str:
+        """What `device: auto` takes here."""
+        usable = {device.name for device in self.devices if device.reason is None}
+        return next(name for name in ("npu", "cuda", "cpu") if name in usable)
+
+
+def examine() -> Examination:
+    """Look at the packages and try each device. Loads torch_npu if it is there, and explains it if it does not load."""
+    return Examination(_versions(), (_cpu(), _cuda(), _npu()))
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {
+        "graphspec": graphspec.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    for name in ("torch_npu", "transformers", "safetensors"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _cpu() -> Device:
+    from graphspec.backends.cpu.selftest import interpreter_fault
+
+    fault = interpreter_fault()
+    how = "replays are issued from C++" if fault is None else f"replays are issued from Python: {fault}"
+    threads = f"{torch.get_num_threads()} threads"
+    return Device("cpu", 1, (platform.machine(),), None, (how, threads), CAPABILITIES["cpu"])
+
+
+def _cuda() -> Device:
+    reason = None
+    if torch.version.cuda is None:
+        reason = f"torch {torch.__version__} is built without CUDA"
+    elif not torch.cuda.is_available():
+        reason = f"torch is built for CUDA {torch.version.cuda}, and there is no NVIDIA GPU or no driver that it can use"
+    count = torch.cuda.device_count() if reason is None else 0
+    models = tuple(torch.cuda.get_device_name(index) for index in range(count))
+    notes = (f"CUDA {torch.version.cuda}",) if reason is None else ()
+    return Device("cuda", count, models, reason, notes, CAPABILITIES["cuda"])
+
+
+def _npu() -> Device:
+    from graphspec.backends.npu import load_torch_npu
+
+    reason = load_torch_npu()
+    notes = tuple(_npu_notes(loaded=reason is None))
+    if reason is not None:
+        return Device("npu", 0, (), reason, notes, CAPABILITIES["npu"])
+    npu: Any = torch.npu  # type: ignore[attr-defined]
+    count = npu.device_count()
+    models = tuple(npu.get_device_name(index) for index in range(count))
+    return Device("npu", count, models, None, notes, CAPABILITIES["npu"])
+
+
+def _npu_notes(*, loaded: bool) -> Iterator[str]:
+    try:
+        version = metadata.version("torch_npu")
+    except metadata.PackageNotFoundError:
+        return
+    ours, theirs = torch.__version__.split(".")[:2], version.split(".")[:2]
+    if ours != theirs:
+        yield f"torch_npu {version} goes with torch {'.'.join(theirs)}.*, and torch is {torch.__version__}"
+    if loaded:
+        from torch_npu.npu.utils import get_cann_version
+
+        yield f"CANN {get_cann_version() or 'of an unknown version'}"
+
+
+def to_json(found: Examination) -> dict[str, Any]:
+    """The examination as one JSON object."""
+    return {
+        "versions": found.versions,
+        "auto": found.auto,
+        "devices": {
+            device.name: {
+                "usable": device.reason is None,
+                "reason": device.reason,
+                "count": device.count,
+                "models": list(device.models),
+                "notes": list(device.notes),
+                "can": device.can,
+            }
+            for device in found.devices
+        },
+    }
