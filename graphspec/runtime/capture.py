@@ -399,9 +399,7 @@ class Capturer:
             if buffer.role == "input" and buffer.source is None and name not in self._variant.absent
         )
         made = context.sample_inputs(given, dict(bucket.sizes), seed=context.spec.seed + run)
-        for name, buffer in context.spec.buffers.items():
-            if buffer.role == "output" or buffer.attr is not None:
-                continue
+        for name in context.buffers.static:  # static outputs too: their views must not be made inside a recording
             if name in self._variant.absent:
                 env[name] = None
                 continue
