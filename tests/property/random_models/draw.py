@@ -12,7 +12,7 @@ import torch
 from random_models.body import Body, choose_returns, name_of
 from random_models.hazards import HAZARDS
 from random_models.interpret import model_from, module_text
-from random_models.language import Argument, Draw, RegionDraw, written
+from random_models.language import Argument, Draw, RegionDraw, names_in, written
 from random_models.runs import draw_runs
 from random_models.signature import Signature, draw_signature
 from random_models.updates import updates_for
@@ -50,7 +50,7 @@ class _Drawer:
         count = rng.choice((1, 1, 2, 2, 3))
         hazardous = rng.randrange(count) if rng.random() < ILLEGAL else None
         regions = [self._region(number, hazardous=number == hazardous, last=number == count - 1) for number in range(count)]
-        used = {name for region in regions for each in region.arguments for name in _names(each.value)}
+        used = {name for region in regions for each in region.arguments for name in names_in(each.value)}
         used |= {name for region in regions for name in _outputs(region.outputs)}
         buffers = {name: buffer for name, buffer in self._buffers.items() if name in used or "attr" in buffer}
         sources = {buffer.get("from") for buffer in buffers.values() if isinstance(buffer.get("from"), str)}
@@ -59,7 +59,7 @@ class _Drawer:
         signature = replace(self._signature, buffers=buffers, params=params)
         return Draw(
             self._seed, signature.init, self._used_dims(buffers, params), params, buffers, self._pools(regions),
-            tuple(regions), sequences, draw_runs(rng, signature, sequences), signature.padded, self._illegal,
+            tuple(regions), sequences, draw_runs(rng, signature, tuple(regions), sequences), signature.padded, self._illegal,
         )  # fmt: skip
 
     # -- values of the spec
@@ -303,13 +303,6 @@ class _Drawer:
 
     def _used_dims(self, buffers: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
         return dict(self._signature.dims)
-
-
-def _names(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    inside = value.get("list") or value.get("dict") or ()
-    return list(inside.values() if isinstance(inside, dict) else inside)
 
 
 def _outputs(outputs: Any) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,7 +52,8 @@ class WrongError(Exception):
 
 def judge(draw: Draw, replayer: str = "auto") -> Outcome:
     """Open and run a draw."""
-    with tempfile.TemporaryDirectory() as folder, _replayer(replayer):
+    with tempfile.TemporaryDirectory() as folder, _replayer(replayer), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         try:
             outcome = _Trial(draw, Path(folder)).run()
         except InvalidDrawError as error:

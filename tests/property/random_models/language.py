@@ -90,3 +90,11 @@ def _size(axis: Any, sizes: Mapping[str, int]) -> int:
         return axis
     factor, star, dim = axis.partition("*")
     return int(factor) * sizes[dim] if star else sizes[axis]
+
+
+def names_in(value: Any) -> list[str]:
+    """The names inside an argument as the spec writes it."""
+    if isinstance(value, str):
+        return [value]
+    inside = value.get("list") or value.get("dict") or ()
+    return list(inside.values() if isinstance(inside, dict) else inside)

@@ -192,12 +192,14 @@ class _Saved:
                 if storage.nbytes() != content.nbytes():
                     storage.resize_(content.nbytes())
                 storage.copy_(content)
-            for tensor, shape, stride, offset in self._shapes:
-                if tensor.shape != shape or tensor.stride() != stride:
-                    tensor.as_strided_(shape, stride, offset)
+            for tensor, *place in self._shapes:
+                if tensor.shape != place[2] or tensor.untyped_storage()._cdata != place[0]._cdata:
+                    tensor.set_(*place)
 
     def _save(self, tensors: list[torch.Tensor]) -> None:
-        self._shapes = [(tensor, tensor.shape, tensor.stride(), tensor.storage_offset()) for tensor in tensors]
+        self._shapes = [
+            (each, each.untyped_storage(), each.storage_offset(), each.shape, each.stride()) for each in tensors
+        ]
         for tensor in tensors:
             storage = tensor.untyped_storage()
             if storage._cdata not in self._contents:
