@@ -185,12 +185,12 @@ def _link(out: Path, objects: list[Path]) -> None:
 def main(arguments: list[str]) -> int:
     """Command line: the output folder, printed when it is ready."""
     if len(arguments) > 1:
-        print(f"usage: {Path(__file__).name} [OUT]", file=sys.stderr)
+        sys.stderr.write(f"usage: {Path(__file__).name} [OUT]\n")
         return 2
     try:
-        print(build(Path(arguments[0]) if arguments else DEFAULT_OUT))
+        sys.stdout.write(f"{build(Path(arguments[0]) if arguments else DEFAULT_OUT)}\n")
     except BuildError as error:
-        print(error, file=sys.stderr)
+        sys.stderr.write(f"{error}\n")
         return 1
     return 0
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 import torch_npu
 
 HEADS, KV_HEADS, SIZE = 4, 2, 16

@@ -36,7 +36,7 @@ def ones(*size: int) -> torch.Tensor:
 
 def test_a_replay_reads_its_inputs_again() -> None:
     x = ones(3)
-    graph, y = capture(lambda: (x * 2 + 1).relu())
+    graph, y = capture(lambda: torch.relu(x * 2 + 1))
     x.copy_(torch.tensor([10.0, 20.0, -30.0]))
     graph.replay()
     assert y.tolist() == [21.0, 41.0, 0.0]
@@ -113,10 +113,9 @@ def test_memory_returns_with_the_last_graph_of_a_pool() -> None:
     npu.empty_cache()
     before = npu.memory_reserved()
     handle = npu.graph_pool_handle()
-    x = ones(1 << 20)
-    first, a = capture(lambda: x + 1, pool=handle)
-    second, b = capture(lambda: x + 2, pool=handle)
-    del a, b, x
+    first, a = capture(lambda: ones(1 << 20) + 1, pool=handle)
+    second, b = capture(lambda: ones(1 << 20) + 2, pool=handle)
+    del a, b
     first.reset()
     npu.empty_cache()
     assert npu.memory_reserved() > before
@@ -144,14 +143,14 @@ def test_forked_streams_join() -> None:
 def test_an_unjoined_fork_fails_the_capture() -> None:
     x, side = ones(4), npu.Stream()
     graph = npu.NPUGraph()
-    with pytest.raises(RuntimeError, match="not joined"), npu.graph(graph):
+    with pytest.raises(RuntimeError, match="not joined"), npu.graph(graph):  # noqa: PT012
         side.wait_stream(npu.current_stream())
         with npu.stream(side):
             x + 1
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_make_graphed_callables(training: bool) -> None:
+def test_make_graphed_callables(*, training: bool) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)).train(training)
     device = copy.deepcopy(module).npu()
@@ -291,7 +290,7 @@ FORBIDDEN = {
 def test_forbidden_in_a_capture(what: str) -> None:
     x = ones(4)
     npu.synchronize()
-    with pytest.raises(RuntimeError), npu.graph(npu.NPUGraph()):
+    with pytest.raises(RuntimeError), npu.graph(npu.NPUGraph()):  # noqa: PT012
         x + 1
         FORBIDDEN[what](x)
     assert not npu.is_current_stream_capturing()
@@ -312,7 +311,7 @@ def test_refused_synchronization_leaves_the_capture_valid() -> None:
 
 
 @pytest.mark.parametrize(("mode", "allowed"), [("global", False), ("thread_local", True), ("relaxed", True)])
-def test_capture_modes_and_other_threads(mode: str, allowed: bool) -> None:
+def test_capture_modes_and_other_threads(mode: str, *, allowed: bool) -> None:
     x, graph, errors = ones(2), npu.NPUGraph(), []
     host = torch.ones(2)
 

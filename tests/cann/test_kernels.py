@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 import torch_npu
 
 F32, F16, BF16, I64, BOOL = torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool
@@ -181,8 +181,8 @@ GENERATED = [
 
 REDUCTIONS = [
     *(
-        Case(f"{name} {label}", lambda x, f=getattr(torch, name), a=a: f(x, *a), dtypes=dtypes)
-        for name, dtypes in (("sum", ANY), ("mean", FLOATS), ("amax", NUMBERS), ("amin", NUMBERS))
+        Case(f"{f.__name__} {label}", lambda x, f=f, a=a: f(x, *a), dtypes=dtypes)
+        for f, dtypes in ((torch.sum, ANY), (torch.mean, FLOATS), (torch.amax, NUMBERS), (torch.amin, NUMBERS))
         for label, a in (("all", ()), ("rows", (0,)), ("kept", (-1, True)), ("both", ((0, 1),)))
     ),
     Case("max", torch.max, dtypes=NUMBERS),
@@ -291,7 +291,7 @@ def npu_add_rms(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> Any:
     return rms(x + y, w), x + y
 
 
-def batch_norm(training: bool) -> Callable[..., torch.Tensor]:
+def batch_norm(*, training: bool) -> Callable[..., torch.Tensor]:
     def run(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         mean, var = torch.zeros_like(w), torch.ones_like(w)
         out = F.batch_norm(x, mean, var, w, b, training)
@@ -308,11 +308,11 @@ NORMS = [
     Case("npu_rms_norm", npu_rms, ((2, 4, 6), (6,)), scale=3),
     Case("npu_rms_norm grad", gradient(npu_rms), ((4, 6), (6,)), scale=6),
     Case("npu_add_rms_norm", npu_add_rms, ((4, 6), (4, 6), (6,)), scale=4),
-    Case("batch_norm train", batch_norm(True), ((3, 4, 2, 3), (4,), (4,)), (F32,)),
-    Case("batch_norm eval", batch_norm(False), ((3, 4, 2, 3), (4,), (4,)), (F32,)),
-    Case("batch_norm 1d", batch_norm(True), ((5, 4), (4,), (4,)), (F32,), layouts=LAYOUTS[:3]),
-    Case("batch_norm grad", gradient(batch_norm(True)), ((3, 4, 2, 3), (4,), (4,)), (F32,), scale=20),
-    Case("batch_norm eval grad", gradient(batch_norm(False)), ((3, 4, 2, 3), (4,), (4,)), (F32,), scale=5),
+    Case("batch_norm train", batch_norm(training=True), ((3, 4, 2, 3), (4,), (4,)), (F32,)),
+    Case("batch_norm eval", batch_norm(training=False), ((3, 4, 2, 3), (4,), (4,)), (F32,)),
+    Case("batch_norm 1d", batch_norm(training=True), ((5, 4), (4,), (4,)), (F32,), layouts=LAYOUTS[:3]),
+    Case("batch_norm grad", gradient(batch_norm(training=True)), ((3, 4, 2, 3), (4,), (4,)), (F32,), scale=20),
+    Case("batch_norm eval grad", gradient(batch_norm(training=False)), ((3, 4, 2, 3), (4,), (4,)), (F32,), scale=5),
     Case("group_norm", lambda x, w, b: F.group_norm(x, 2, w, b), ((2, 4, 3, 3), (4,), (4,)), (F32,)),
     Case("npu_swiglu", npu_swiglu),
     Case("npu_swiglu grad", gradient(npu_swiglu), scale=2),
@@ -373,11 +373,11 @@ LOSSES = [
     *(
         case
         for name, f in {
-            "cross_entropy": lambda x, t: F.cross_entropy(x, t),
+            "cross_entropy": F.cross_entropy,
             "cross_entropy sum": lambda x, t: F.cross_entropy(x, t, reduction="sum"),
             "cross_entropy none": lambda x, t: F.cross_entropy(x, t, reduction="none"),
             "cross_entropy ignored": lambda x, t: F.cross_entropy(x, t, ignore_index=5),
-            "nll_loss": lambda x, t: F.nll_loss(x, t),
+            "nll_loss": F.nll_loss,
         }.items()
         for case in (
             Case(name, f, ((4, 6), TARGET), (F32,)),
@@ -480,8 +480,8 @@ def leaves(result: Any) -> Iterator[torch.Tensor]:
 def compare(case: Case, dtype: torch.dtype, expected: Any, actual: Any) -> None:
     tolerance = TOLERANCE.get(dtype, 1e-5) * case.scale
     pairs = list(itertools.zip_longest(leaves(expected), leaves(actual)))
-    for want, got in pairs:
-        got = got.cpu()
+    for want, result in pairs:
+        got = result.cpu()
         assert got.shape == want.shape
         if want.is_floating_point():
             torch.testing.assert_close(got.to(want.dtype), want, rtol=tolerance, atol=tolerance, equal_nan=True)

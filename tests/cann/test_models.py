@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, ResNetConfig, ResNetForImageClassification, StaticCache
 
@@ -56,7 +56,7 @@ def test_llama_decodes_in_a_graph(attention: str) -> None:
     cpu = LlamaForCausalLM(config).eval()
     device = copy.deepcopy(cpu).npu()
 
-    def decode(model: Any, where: str, captured: bool) -> torch.Tensor:
+    def decode(model: Any, where: str, *, captured: bool) -> torch.Tensor:
         cache = StaticCache(config=config, max_cache_len=16)
         token = torch.zeros(1, 1, dtype=torch.long, device=where)
         position = torch.zeros(1, 1, dtype=torch.long, device=where)
@@ -168,6 +168,17 @@ def test_training_in_a_graph(name: str) -> None:
     for p, q in zip(cpu.buffers(), device.buffers(), strict=True):
         if p.is_floating_point():
             close(q, p, 1e-4)
+
+
+def test_fused_adam_cannot_be_captured() -> None:
+    """torch_npu has a fused AdamW only; fused Adam falls back to the CPU, which copies synchronously."""
+    model = nn.Linear(4, 4).npu()
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    model(torch.ones(2, 4, device="npu")).sum().backward()
+    with pytest.warns(UserWarning, match="_fused_adam_.* fall back to run on the CPU"):
+        optimizer.step()
+    with pytest.raises(RuntimeError, match="aclrtMemcpy is not allowed"), npu.graph(npu.NPUGraph()):
+        optimizer.step()
 
 
 def test_clipping_and_dropout_train() -> None:

@@ -77,7 +77,7 @@ def test_a_replay_without_an_update_times_out() -> None:
     decode = Decode()
     graph, out = captured(decode, [5, 9])
     graph.replay()
-    with pytest.raises(RuntimeError, match="aclrtValueWait: nobody wrote 1 within .* no update since the last replay"):
+    with pytest.raises(RuntimeError, match=r"aclrtValueWait: nobody wrote 1 within .* no update since the last replay"):
         npu.synchronize()
     graph.replay()  # the process goes on
     update(graph, [2, 3])

@@ -123,6 +123,17 @@ EMU_API void emu_fail_next(const char* api, int skip, int code) { emu::api_call(
 // How often `api` was called in this process.
 EMU_API long emu_calls(const char* api) { return emu::api_call(api).count(); }
 
+// One line for every function called so far: its name and the number of calls. Valid until the next call.
+EMU_API const char* emu_report() {
+  static std::string report;
+  emu::Registry& all = emu::registry();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  report.clear();
+  for (const auto& [name, call] : all.calls)
+    if (call->count()) report += name + " " + std::to_string(call->count()) + "\n";
+  return report.c_str();
+}
+
 // The body of every generated stub: fails with the name of the function that has no emulation.
 EMU_API int emu_stub_called(const char* api) {
   if (int code = emu::api_call(api).enter()) return code;

@@ -170,10 +170,6 @@ ACLNN(aclnnForeachLerpScalar, const aclTensorList* self, const aclTensorList* en
   ACLNN(aclnnForeach##Name##ScalarV2, const aclTensorList* self, const aclTensorList* a, const aclTensorList* b,         \
         const aclScalar* value, const aclTensorList* out) {                                                              \
     return PLAN(foreach_##Name(out, self, a, b, Factor::of(value)));                                                     \
-  }                                                                                                                      \
-  ACLNN(aclnnForeach##Name##List, const aclTensorList* self, const aclTensorList* a, const aclTensorList* b,             \
-        const aclTensor* values_, const aclTensorList* out) {                                                            \
-    return PLAN(foreach_##Name(out, self, a, b, Factor::of(values_)));                                                   \
   }
 FOREACH_TRIPLE(Addcmul, x + k * y * z)
 FOREACH_TRIPLE(Addcdiv, x + k * y / z)

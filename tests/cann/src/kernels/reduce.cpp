@@ -276,14 +276,3 @@ ACLNN(aclnnTopk, const aclTensor* self, int64_t k, int64_t dim, bool largest, bo
       const aclTensor* indices) {
   return PLAN(sort(view(self), dim, largest, k, view(out), view(indices)));
 }
-ACLNN(aclnnArgsort, const aclTensor* self, int64_t dim, bool descending, const aclTensor* out) {
-  return PLAN([=, a = at_least_1d(view(self)), o = at_least_1d(view(out))] {
-    std::vector<int64_t> at;
-    compute({&a}, [&](auto zero) {
-      each_lane<decltype(zero)>(a, {a.dim(dim)}, [&](auto* lane, int64_t) {
-        for (int64_t i : order(lane, a.shape[a.dim(dim)], descending, a.shape[a.dim(dim)])) at.push_back(i);
-      });
-    });
-    assign(o.move_last({a.dim(dim)}), at);
-  });
-}

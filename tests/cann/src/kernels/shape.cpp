@@ -32,12 +32,6 @@ ACLNN(aclnnSplitWithSize, const aclTensor* self, const aclIntArray*, int64_t dim
     }
   });
 }
-ACLNN(aclnnSlice, const aclTensor* self, int64_t dim, int64_t start, int64_t, int64_t step, const aclTensor* out) {
-  return PLAN([=, a = view(self), o = view(out)] {
-    const int d = a.dim(dim);
-    copy(o, a.narrow(d, start, o.shape[d], step));
-  });
-}
 
 // ---- repeating and reordering
 
