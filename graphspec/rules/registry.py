@@ -67,4 +67,4 @@ _NAME_CODES: Final = frozenset({"GS201", "GS202", "GS205", "GS210", "GS211", "GS
 
 def breaks_names(finding: Diagnostic) -> bool:
     """Whether rules that follow names would mislead after this finding."""
-    return finding.code in _NAME_CODES
+    return finding.severity == "error" and finding.code in _NAME_CODES

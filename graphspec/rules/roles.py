@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from graphspec.errors import Diagnostic, KeyPath
+from graphspec.errors import Diagnostic, KeyPath, Severity
 from graphspec.finding import finding
 from graphspec.rules.walk import data_at
 from graphspec.spec import Buffer, Spec
@@ -33,6 +33,7 @@ _NOT_EAGER: Mapping[str, str] = {
     "compile": "an eager region calls the model as it is",
     "grads": "an eager region is never captured",
 }
+_HARMLESS = frozenset({"warmup", "on_miss"})  # without them the region would do the same
 _RANKS: Mapping[str, int] = {"channels_last": 4, "channels_last_3d": 5}
 
 
@@ -105,11 +106,13 @@ def region_keys(spec: Spec) -> Iterator[Diagnostic]:
             path = ("regions", region.name, key)
             if region.eager and key in _NOT_EAGER and value not in (False, []):
                 message = f"`{key}` has no effect in region '{region.name}': {_NOT_EAGER[key]}"
-                yield finding(spec.document, "GS224", message, path, key=True, hint=f"remove `{key}` or `eager`")
+                severity: Severity = "warning" if key in _HARMLESS else "error"
+                hint = f"remove `{key}` or `eager`"
+                yield finding(spec.document, "GS224", message, path, key=True, hint=hint, severity=severity)
             if key == "rows" and not region.eager:
                 message = f"`rows` has no effect in region '{region.name}': a captured region sees its bucket"
                 hint = "remove `rows`, or add `eager: true`"
-                yield finding(spec.document, "GS224", message, path, key=True, hint=hint)
+                yield finding(spec.document, "GS224", message, path, key=True, hint=hint, severity="warning")
 
 
 def layouts(spec: Spec) -> Iterator[Diagnostic]:

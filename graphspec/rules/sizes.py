@@ -62,7 +62,7 @@ def runs(spec: Spec) -> Iterator[Diagnostic]:
                 reached = last - (last - first) % step
                 message = f"the run of dim '{name}' ends at {reached}, not at {last}"
                 hint = f"write `to: {reached}`, or {reached + step} for one size more"
-                yield finding(spec.document, "GS403", message, place, hint=hint)
+                yield finding(spec.document, "GS403", message, place, hint=hint, severity="warning")
 
 
 def combinations(spec: Spec) -> Iterator[Diagnostic]:
