@@ -68,15 +68,19 @@ def cut(tensor: torch.Tensor, axes: Axes, sizes: Mapping[str, int], name: str) -
     return tensor
 
 
-def paste(static: torch.Tensor, value: torch.Tensor, name: str) -> None:
+def paste(static: torch.Tensor, value: torch.Tensor, name: str, bucket: Bucket, sizes: Mapping[str, int]) -> None:
     """Copy a value of real size into static memory of padded size; the rest becomes zero.
 
+    An axis may be smaller only as a bucketed dim is smaller in this run: by ``sizes`` for ``bucket``.
     Raises OrderError if the value does not fit, or has another dtype.
     """
     if static.shape == value.shape and static.dtype == value.dtype:
         static.copy_(value)
         return
-    fits = value.dim() == static.dim() and all(a <= b for a, b in zip(value.shape, static.shape, strict=True))
+    fits = value.dim() == static.dim() and all(
+        have == want or any(have * size == want * sizes.get(dim, size) for dim, size in bucket.sizes)
+        for have, want in zip(value.shape, static.shape, strict=True)
+    )
     if not fits or static.dtype != value.dtype:
         message = (
             f"'{name}' is {list(value.shape)} {value.dtype}, and the graphs that read it were captured with "

@@ -144,7 +144,7 @@ def result_writes(
     found = []
     for index in sorted(recording.written & recording.outside.keys()):
         name = origins.get(recording.outside[index].storage._cdata)
-        if name is None or name not in results:
+        if name is None or name not in results or name in context.buffers.static:
             continue
         call = next(c for c in recording.calls if any(ref.storage == index for ref in written_refs(c)))
         found.append(

@@ -133,11 +133,11 @@ class EagerStep:
             if name in self._results:
                 run.results[name] = self._own(value)
             if name in written:  # read from there: a captured region may write it before the next reader
-                paste(written[name], value, name)
+                paste(written[name], value, name, self._bucket, run.sizes)
                 continue
             copied = self._graphs.copies.get((name, self._bucket))
             if copied is not None:
-                self._refresh(name, copied.tree, copied.tensors, value)
+                self._refresh(name, copied.tree, copied.tensors, value, run)
             run.env[name] = self._graphs.eager_values[name] = value
 
     def _read(self, name: str, run: Run) -> Any:
@@ -170,7 +170,7 @@ class EagerStep:
     def _cut(self, tensor: torch.Tensor, axes: Axes, run: Run, name: str) -> torch.Tensor:
         return cut(tensor, axes, run.sizes, name) if run.padded and self._rows == "real" else tensor
 
-    def _refresh(self, name: str, tree: Tree, statics: tuple[torch.Tensor, ...], value: Any) -> None:
+    def _refresh(self, name: str, tree: Tree, statics: tuple[torch.Tensor, ...], value: Any, run: Run) -> None:
         given = flatten(value, place=f"output '{name}'")
         if len(given.leaves) != len(statics) or given.constants != tree.constants:
             message = (
@@ -179,7 +179,7 @@ class EagerStep:
             )
             raise OrderError(message, hint="return tensors of fixed structure, or hand host values on as params")
         for static, leaf in zip(statics, given.leaves, strict=True):
-            paste(static, leaf, name)
+            paste(static, leaf, name, self._bucket, run.sizes)
 
     def _own(self, value: Any) -> Any:
         """A result of its own: an eager region may return a view of graph memory."""

@@ -50,9 +50,9 @@ class Case:
         self.path = path
         return path
 
-    def open(self, model, spec, **options):
+    def open(self, source, spec, **options):
         """The opened runner; closed when the test ends."""
-        runner = graphspec.open(self.write(model, spec), device="cpu", **options)
+        runner = graphspec.open(self.write(source, spec), device="cpu", **options)
         self._opened.append(runner)
         return runner
 
