@@ -33,7 +33,7 @@ from graphspec.runtime.recording import Recorder, Recording
 from graphspec.runtime.regions import attribute
 from graphspec.runtime.samples import alternative_param, probes
 from graphspec.runtime.source import ModuleNames
-from graphspec.runtime.symbols import Passed, Stages, SymbolTracer, Target, judge, plain, reshaping, unfit, unseen
+from graphspec.runtime.symbols import Passed, Runs, Stages, SymbolTracer, Target, plain, second_run
 from graphspec.runtime.trees import Tree, UnknownTypeError, flatten
 from graphspec.runtime.updates import Binding, bind_updates, refreshed
 from graphspec.runtime.write_back import StaleViews, apart
@@ -209,17 +209,9 @@ class Capturer:
         params = self._params(bucket, run=1)
         tracer = SymbolTracer(Stages(stages, rewind, run), params, largest_sizes(self._context.spec), self._names)
         findings: list[Diagnostic] = []
-        others = self._probes(params)
-        traces = tracer.traces(targets)
-        for target, trace in traces:
-            judged = judge(target.region, trace, params, others)
+        for target, judged in tracer.findings(targets, self._probes(params)):
             findings += judged.findings
             self._passed.setdefault((target.step.event.region, target.step.event.bucket), []).extend(judged.passed)
-        for target in targets:
-            known = {name for other, trace in traces if other.step is target.step for name in trace.params - trace.lost}
-            for param in target.params:
-                if param.name not in known:
-                    findings += tracer.differences(target, param.name, others[param.name])
         return list(dict.fromkeys(findings))
 
     def _target(self, stage: Stage) -> Target[Stage]:
@@ -301,10 +293,10 @@ class Capturer:
         params = (self._params(event.bucket, run=1), values.params)
         found = differences(event.region, dry.recording, recording, refreshed, params)
         found += _other_constants(event.region, dry.constants, constants)
-        both, region = (dry.recording, recording), self._region(event)
-        found += unfit(region, bindings, both, params, self._taken(event))
-        found += unseen(event.region, self._passed.get((event.region, event.bucket), ()), both, values.params)
-        found += reshaping(event.region, bindings, recording, self._probes(params[0]))
+        passed = self._passed.get((event.region, event.bucket), ())
+        both, taken = (dry.recording, recording), self._taken(event)
+        runs = Runs(self._region(event), both, params, taken, self._probes(params[0]), passed)
+        found += second_run(runs, bindings)
         if not found:
             found += fresh_memory(event.region, dry.recording, recording, (dry.origins, dict(values.origins)))
         return found

@@ -140,25 +140,24 @@ class ParamCheck:
         self._constants = constants
 
     def __call__(self, value: Any, sizes: dict[str, tuple[int, str]]) -> Any:
-        """``value`` as a Python scalar or nested list; adds the sizes of bucketed dims it shows.
+        """``value`` as a Python scalar or a nested list of its own, an int given for a float as that float; adds the
+        sizes of bucketed dims it shows.
 
         Raises InputError naming the param, what was expected and what came.
         """
         if hasattr(value, "tolist"):  # a tensor or an array of numpy
             value = value.tolist()
-        self._walk(value, self.param.shape, sizes)
-        return value
+        return self._walk(value, self.param.shape, sizes)
 
-    def _walk(self, value: Any, shape: language.Shape, sizes: dict[str, tuple[int, str]]) -> None:
+    def _walk(self, value: Any, shape: language.Shape, sizes: dict[str, tuple[int, str]]) -> Any:
         if not shape:
             self._scalar(value)
-            return
+            return float(value) if self.param.type == "float" else value
         if not isinstance(value, (list, tuple)):
             want = ", ".join(map(str, self.param.shape))
             self._refuse(f"takes a list of the shape [{want}], and {value!r} came")
         self._length(len(value), shape[0], sizes)
-        for item in value:
-            self._walk(item, shape[1:], sizes)
+        return [self._walk(item, shape[1:], sizes) for item in value]
 
     def _length(self, length: int, axis: language.Axis, sizes: dict[str, tuple[int, str]]) -> None:
         if isinstance(axis, language.DimSize) and axis.dim not in self._constants:

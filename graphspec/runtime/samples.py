@@ -60,7 +60,13 @@ def default_param(param: language.Param, shape: tuple[int, ...]) -> Any:
     value = param.default
     if value is None:
         value = _plain_default(param)
+    if param.type == "float":
+        value = _floats(value)
     return value if isinstance(value, list) else filled(shape, value)
+
+
+def _floats(value: Any) -> Any:
+    return [_floats(item) for item in value] if isinstance(value, list) else float(value)
 
 
 def alternative_param(param: language.Param, value: Any, largest: Mapping[str, int]) -> Any:
@@ -84,7 +90,9 @@ def alternative_param(param: language.Param, value: Any, largest: Mapping[str, i
 
 def probes(param: language.Param, value: Any, largest: Mapping[str, int]) -> list[Any]:
     """Many values within the range of a param: its ends, and near and far from ``value``; all items move together."""
-    if param.type not in ("int", "float"):
+    if param.type == "bool":
+        return [alternative_param(param, value, largest)]
+    if param.type == "str":
         return list(param.choices or ())
     ends = [largest[end] if isinstance(end, str) else end for end in (param.min, param.max)]
     low, high = (float("-inf") if ends[0] is None else ends[0]), (float("inf") if ends[1] is None else ends[1])

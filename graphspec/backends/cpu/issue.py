@@ -42,10 +42,10 @@ class Issue:
     op: OpOverload
     args: tuple[Any, ...]
     copies: tuple[Any, ...] = ()
-    recorded: tuple[int | None, ...] | None = None
+    recorded: tuple[int, ...] | None = None
 
-    def position(self, index: int) -> int | None:
-        """The position in the recorded call of one of ``args``; None for what it did not have."""
+    def position(self, index: int) -> int:
+        """The position in the recorded call of one of ``args``; -1 for what it did not have."""
         return index if self.recorded is None else self.recorded[index]
 
 
@@ -117,11 +117,11 @@ def _rewrite(call: Call, arguments: Mapping[str, Any]) -> tuple[OpOverload | Non
     return None
 
 
-def _recorded(call: Call, count: int) -> tuple[int | None, ...]:
+def _recorded(call: Call, count: int) -> tuple[int, ...]:
     """Which of the arguments of a rewritten call may be refreshed: the value of a fill."""
     value = _FILLS.get(call.op._opname)
     names = [argument.name for argument in call.op._schema.arguments]
-    return tuple(names.index(value) if index == 1 and isinstance(value, str) else None for index in range(count))
+    return tuple(names.index(value) if index == 1 and isinstance(value, str) else -1 for index in range(count))
 
 
 @cache

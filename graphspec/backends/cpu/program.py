@@ -99,15 +99,15 @@ def link(
     issues: Sequence[Issue],
     outputs: Sequence[Ref],
     locate: Callable[[int], Location],
-    updatable: Mapping[tuple[int, int | None], Any],
-) -> tuple[Program, dict[tuple[int, int | None], SlotAt | At]]:
+    updatable: Mapping[tuple[int, int], Any],
+) -> tuple[Program, dict[tuple[int, int], SlotAt | At]]:
     """The program of ``issues``, and the slot of each ``(issue, argument position)`` in ``updatable``.
 
     ``updatable`` gives the first value of each slot.
     """
     linker = Linker(locate)
     values: list[Any] = []
-    slots: dict[tuple[int, int | None], SlotAt | At] = {}
+    slots: dict[tuple[int, int], SlotAt | At] = {}
     steps = []
     for number, issue in enumerate(issues):
         args = [linker.bind(value) for value in issue.args]

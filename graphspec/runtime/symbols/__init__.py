@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from graphspec.runtime.symbols.judge import Judged, judge
 from graphspec.runtime.symbols.passes import Stages, SymbolTracer, Target
-from graphspec.runtime.symbols.second import reshaping, unfit, unseen
-from graphspec.runtime.symbols.trace import Passed, Trace
+from graphspec.runtime.symbols.second import Runs, second_run
+from graphspec.runtime.symbols.trace import Passed
 from graphspec.runtime.symbols.tree import plain
 
-__all__ = ["Judged", "Passed", "Stages", "SymbolTracer", "Target", "Trace", "judge", "plain", "reshaping", "unfit", "unseen"]
+__all__ = ["Passed", "Runs", "Stages", "SymbolTracer", "Target", "plain", "second_run"]

@@ -58,5 +58,6 @@ def decides_shape(call: Call, position: int, values: Iterable[Any]) -> bool:
     before = _shapes(call, position, argument)
     if before is None:
         return False
-    values = [[value] if isinstance(argument, tuple) and not isinstance(value, (list, tuple)) else value for value in values]
+    if isinstance(argument, tuple):
+        values = [value if isinstance(value, (list, tuple)) else [value] for value in values]
     return any(after is not None and after != before for after in (_shapes(call, position, value) for value in values))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -46,23 +45,13 @@ INTERVALS: Mapping[str, Callable[..., Interval]] = {
 
 def decided(comparison: str, a: Interval, b: Interval) -> bool | None:
     """The answer of a comparison if it is the same for every pair of values; None if not, or for no comparison."""
-    match comparison:
-        case "lt":
-            return _answer(a.high < b.low, a.low >= b.high)
-        case "le":
-            return _answer(a.high <= b.low, a.low > b.high)
-        case "gt":
-            return decided("lt", b, a)
-        case "ge":
-            return decided("le", b, a)
-        case "eq":
-            same = a.low == a.high == b.low == b.high
-            return _answer(same, a.high < b.low or b.high < a.low)
-        case "ne":
-            equal = decided("eq", a, b)
-            return None if equal is None else not equal
-    return None
-
-
-def _answer(always: Any, never: Any) -> bool | None:
+    if comparison in ("gt", "ge"):
+        return decided({"gt": "lt", "ge": "le"}[comparison], b, a)
+    same, apart = a.low == a.high == b.low == b.high, a.high < b.low or b.high < a.low
+    always, never = {
+        "lt": (a.high < b.low, a.low >= b.high),
+        "le": (a.high <= b.low, a.low > b.high),
+        "eq": (same, apart),
+        "ne": (apart, same),
+    }.get(comparison, (False, False))
     return True if always else False if never else None

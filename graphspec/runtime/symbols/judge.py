@@ -1,4 +1,4 @@
-"""What a trace on symbols says of a region: every use of a param that a graph would freeze, with its line and the fix."""
+"""What a trace on symbols says of a region: every use of a param that a graph would freeze, its line and the fix."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from graphspec import spec as language
 from graphspec.errors import Diagnostic
 from graphspec.runtime.recording import Call, Ref
 from graphspec.runtime.source import Site
+from graphspec.runtime.symbols.declared import decides_shape, is_view, occurrences, picked, suggestion
 from graphspec.runtime.symbols.node import Node, Origin
 from graphspec.runtime.symbols.trace import Passed, Read, Trace
-from graphspec.runtime.symbols.tree import exactly, nodes_in
-from graphspec.runtime.symbols.declared import decides_shape, is_view, occurrences, picked, suggestion
+from graphspec.runtime.symbols.tree import exactly, nodes_in, part
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,10 @@ def judge(
 ) -> Judged:
     """Judge one trace. ``params`` are the values it was made with, ``others`` further values in their ranges."""
     judge = _Judge(region, trace, params, others)
-    passed, lost = [], []
-    for one in trace.passed:
-        (passed if judge.may_be_exact(one) else lost).append(one)
+    passed = [one for one in trace.passed if judge.may_be_exact(one)]
+    lost = [one for one in trace.passed if one not in passed]
     found: dict[tuple[Site, frozenset[str], str], Diagnostic] = {}
-    for site, params_of, finding in (*judge.reads(), *judge.lost(lost), *judge.arguments()):
+    for site, params_of, finding in (*judge.reads(), *judge.lost(lost), *judge.arguments(), *judge.tensors()):
         found.setdefault((site, params_of, "" if finding.code == "GS512" else finding.message), finding)
     return Judged(list(found.values()), passed)
 
@@ -70,8 +69,8 @@ class _Judge:
         first, last = passed.calls
         if first == last:
             return True
-        exact = passed.node.origin is not None
-        return exact and any(holds(value, passed.node.value) for call in self._calls[first:last] for value in given(call))
+        values = (value for call in self._calls[first:last] for value in given(call))
+        return passed.node.origin is not None and any(holds(value, passed.node.value) for value in values)
 
     def arguments(self) -> _Found:
         """GS511, GS513 and GS722: what operators were given."""
@@ -99,6 +98,22 @@ class _Judge:
                 continue
             yield call.site, params, finding
 
+    def tensors(self) -> _Found:
+        """GS510: an update picks a call that is given a tensor, where another one is given the param."""
+        for (index, position), (name, _) in self._declared.items():
+            call = self._calls[index]
+            argument = call.op._schema.arguments[position].name
+            if name not in self._trace.params or not isinstance(call.arguments()[argument], Ref):
+                continue
+            same = occurrences(self._trace.recorder.recording, call.name)
+            exact = [exactly(self._trace.arguments.get((other, position)), self._params) for other in same]
+            fits = [number for number, one in enumerate(exact) if one is not None and one[0] == name]
+            what = f"an update refreshes {call.name} '{argument}' from '{name}', and the model passes a tensor there"
+            hint = f"pick the calls that are given '{name}': at: {fits}" if fits else f"pass '{name}' itself"
+            message = f"region '{self._region.name}': {what}, at {call.site}"
+            found = Diagnostic("GS510", message, file=call.site.file, line=call.site.line, hint=hint)
+            yield call.site, frozenset({name}), found
+
     def _undeclared(self, index: int, position: int, of: str, origin: Origin) -> Diagnostic:
         call, (name, path) = self._calls[index], origin
         argument = call.op._schema.arguments[position].name
@@ -116,12 +131,8 @@ class _Judge:
         return Diagnostic("GS511", message, file=call.site.file, line=call.site.line, hint=hint)
 
     def _decides_shape(self, call: Call, position: int, origin: Origin) -> bool:
-        def part(value: Any) -> Any:
-            for index in origin[1]:
-                value = value[index]
-            return value
-
-        return decides_shape(call, position, [part(value) for value in self._others.get(origin[0], ())])
+        values = [part({origin[0]: value}, origin) for value in self._others.get(origin[0], ())]
+        return decides_shape(call, position, values)
 
     def _finding(self, code: str, what: str, node: Node, site: Site, hint: str) -> Diagnostic:
         names = sorted(node.params)
@@ -130,19 +141,16 @@ class _Judge:
         return Diagnostic(code, message, file=site.file, line=site.line, hint=hint.format(name=names[0]))
 
 
-_OUTSIDE = (
-    "compute it outside and pass it as a param of its own, or make '{name}' a 0-d buffer `from: {name}` and compute "
-    "with that"
-)
+_OUTSIDE = "compute it outside and declare it as a param of its own, or compute with a tensor: a buffer `from: {name}`"
 _SIZE = "make the size a bucketed dim, or the param `specialize: true`"
-_BRANCH = "use torch.where on a buffer `from: {name}`, or declare the param `specialize: true`"
+_BRANCH = (
+    "use torch.where (torch.clamp for min and max) on a buffer `from: {name}`, or declare `specialize: true`, or a "
+    "`min` and `max` that leave one answer"
+)
 _READS: Mapping[str, tuple[str, str]] = {
-    "branch": (
-        "takes a branch on `{text}`{where}",
-        f"{_BRANCH}; where `min` and `max` of '{{name}}' leave one answer it is no branch",
-    ),
-    "int": ("makes a Python int of `{text}`{where}", f"{_OUTSIDE}, or declare the param `specialize: true`"),
-    "float": ("makes a Python float of `{text}`{where}", f"{_OUTSIDE}, or declare the param `specialize: true`"),
+    "branch": ("takes a branch on `{text}`{where}", _BRANCH),
+    "int": ("needs `{text}` as a Python int{where}", f"{_OUTSIDE}; or declare the param `specialize: true`"),
+    "float": ("needs `{text}` as a Python float{where}", f"{_OUTSIDE}; or declare the param `specialize: true`"),
     "text": ("makes text of `{text}`{where}", "leave it out, or declare the param `specialize: true`"),
     "tensor": ("makes a tensor of `{text}`", "pass it in instead: a buffer `from: {name}` is its copy on the device"),
 }
@@ -164,8 +172,7 @@ def _plainly(argument: Any) -> str:
     if isinstance(argument, Node):
         return argument.text
     if isinstance(argument, (list, tuple)):
-        text = f"[{', '.join(map(_plainly, argument[:8]))}{', ...' if len(argument) > 8 else ''}]"  # noqa: PLR2004
-        return text
+        return f"[{', '.join(map(_plainly, argument[:8]))}{', ...' if len(argument) > 8 else ''}]"  # noqa: PLR2004
     return repr(argument)
 
 

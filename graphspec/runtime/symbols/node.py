@@ -6,22 +6,17 @@ a ShapeEnv, it costs no import of sympy (a second), reports every read with its 
 
 from __future__ import annotations
 
-import math
-import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import reduce
-from typing import Any, Protocol
+from typing import Protocol
 
-import torch
-
-from graphspec.runtime.symbols.interval import EVERYTHING, INTERVALS, Interval, decided
+from graphspec.runtime.symbols.interval import EVERYTHING, Interval
 
 Number = bool | int | float
 
 #: A param and the indices of one of its items; no indices: the whole param.
 Origin = tuple[str, tuple[int, ...]]
 
+#: How closely a name or a call holds together: more than every operator.
+ATOM = 9
 _LONGEST = 80  # characters of an expression: a sum over a long list is cut
 
 
@@ -30,43 +25,6 @@ class Reads(Protocol):
 
     def read(self, kind: str, node: Node, file: str) -> None:
         """``kind`` is branch, int, float or text. ``file`` is the C++ source that reads; empty for Python."""
-
-
-@dataclass(frozen=True)
-class _Form:
-    """How an operation is computed and written. A higher ``binding`` holds its operands closer."""
-
-    compute: Callable[..., Any]
-    sign: str
-    binding: int
-
-
-_ATOM = 9
-_INFIX: Mapping[str, _Form] = {
-    "or": _Form(lambda a, b: a or b, " or ", 0), "and": _Form(lambda a, b: a and b, " and ", 1),
-    "eq": _Form(operator.eq, " == ", 2), "ne": _Form(operator.ne, " != ", 2), "lt": _Form(operator.lt, " < ", 2),
-    "le": _Form(operator.le, " <= ", 2), "gt": _Form(operator.gt, " > ", 2), "ge": _Form(operator.ge, " >= ", 2),
-    "bitwise_or": _Form(operator.or_, " | ", 3), "bitwise_xor": _Form(operator.xor, " ^ ", 3),
-    "bitwise_and": _Form(operator.and_, " & ", 4),
-    "lshift": _Form(operator.lshift, " << ", 5), "rshift": _Form(operator.rshift, " >> ", 5),
-    "add": _Form(operator.add, " + ", 6), "sub": _Form(operator.sub, " - ", 6),
-    "mul": _Form(operator.mul, "*", 7), "truediv": _Form(operator.truediv, "/", 7),
-    "floordiv": _Form(operator.floordiv, "//", 7), "mod": _Form(operator.mod, "%", 7),
-    "pow": _Form(operator.pow, "**", 8),
-}  # fmt: skip
-#: What torch calls them, where it has further names.
-_ALIASES: Mapping[str, tuple[str, ...]] = {
-    "or": ("or_", "sym_or"), "and": ("and_", "sym_and"), "truediv": ("truediv", "float_truediv", "int_truediv"),
-    "floordiv": ("floordiv", "int_floordiv"), "pow": ("pow", "float_pow", "pow_by_natural"),
-}  # fmt: skip
-_FUNCTIONS: Mapping[str, tuple[str, Callable[..., Any]]] = {
-    "abs": ("abs", abs), "ceil": ("ceil", math.ceil), "floor": ("floor", math.floor), "trunc": ("int", math.trunc),
-    "sym_int": ("int", int), "sym_float": ("float", float),
-    "is_integer": ("is_integer", lambda value: float(value).is_integer()),
-    "sym_min": ("min", min), "sym_max": ("max", max),
-    **{f"sym_{name}": (name, getattr(math, name)) for name in
-       ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2")},
-}  # fmt: skip
 
 
 class Node:
@@ -88,10 +46,10 @@ class Node:
         params: frozenset[str] = frozenset(),
         origin: Origin | None = None,
         interval: Interval = EVERYTHING,
-        binding: int = _ATOM,
+        binding: int = ATOM,
     ) -> None:
-        if not isinstance(value, (bool, int, float)):
-            message = f"no symbol can be a {type(value).__name__}"  # a negative number to a fraction is complex
+        if type(value) not in (bool, int, float):  # a negative number to a fraction is complex
+            message = f"no symbol can be a {type(value).__name__}"
             raise TypeError(message)
         self.reads = reads
         self.value = value
@@ -201,34 +159,6 @@ class Node:
         """The value as text, for code that formats it; torch calls this ``str``."""
         return str(self._read("text", ""))
 
-    def rounded(self, digits: int | None = None) -> Node:
-        """``round(s)``; torch calls this ``round``."""
-        shown = self.text if digits is None else f"{self.text}, {digits}"
-        return _made((self,), round(self.value, digits), f"round({shown})")
-
-    def sym_sum(self, nodes: list[Node]) -> Node:
-        """``torch.sym_sum``."""
-        return reduce(lambda one, other: _infix("add", one, other), nodes)
-
-    def sym_ite(self, then: Node, other: Node) -> Node:
-        """``torch.sym_ite``: a choice that is part of the expression."""
-        if not self.params:
-            return then if self.value else other
-        text = f"({then.text} if {self.text} else {other.text})"
-        return _made((self, then, other), then.value if self.value else other.value, text)
-
-    def neg(self) -> Node:
-        """``-s``."""
-        return _made((self,), -self.value, f"-{self.inside(7)}", interval=INTERVALS["neg"](self.interval), binding=7)
-
-    def pos(self) -> Node:
-        """``+s``."""
-        return self
-
-    def sym_not(self) -> Node:
-        """``not b``, without a branch."""
-        return _made((self,), not self.value, f"not {self.inside(2)}", binding=1)
-
     # -- inside
 
     def inside(self, binding: int) -> str:
@@ -243,87 +173,3 @@ class Node:
         if self.params:
             self.reads.read(kind, self, file)
         return self.value
-
-
-def _made(nodes: tuple[Node, ...], value: Any, text: str, *, interval: Interval = EVERYTHING, binding: int = 9) -> Node:
-    params = frozenset[str]().union(*(node.params for node in nodes))
-    return Node(nodes[0].reads, value, text, params=params, interval=interval, binding=binding)
-
-
-def _infix(name: str, left: Node, right: Node) -> Node:
-    form = _INFIX[name]
-    value = form.compute(left.value, right.value)
-    answer = decided(name, left.interval, right.interval)
-    if answer is not None:  # the same for every value of the params
-        return Node(left.reads, answer, repr(answer), interval=Interval(answer, answer))
-    if name in ("mul", "truediv", "pow") and not right.params and right.value == 1 and type(value) is type(left.value):
-        return left
-    text = f"{left.inside(form.binding)}{form.sign}{right.inside(form.binding + 1)}"
-    interval = INTERVALS[name](left.interval, right.interval) if name in INTERVALS else EVERYTHING
-    return _made((left, right), value, text, interval=interval, binding=form.binding)
-
-
-def _function(name: str, *nodes: Node) -> Node:
-    word, compute = _FUNCTIONS[name]
-    if name in ("sym_min", "sym_max"):
-        smaller = decided("le", nodes[0].interval, nodes[1].interval)
-        if smaller is not None:
-            return nodes[0] if smaller == (name == "sym_min") else nodes[1]
-    interval = INTERVALS[name](*(node.interval for node in nodes)) if name in INTERVALS else EVERYTHING
-    text = f"{word}({', '.join(node.text for node in nodes)})"
-    return _made(nodes, compute(*(node.value for node in nodes)), text, interval=interval)
-
-
-def _install() -> None:
-    """Gives `Node` a method for each operation, under every name that torch has for it."""
-
-    def infix(name: str) -> Callable[[Node, Node], Node]:
-        return lambda self, other: _infix(name, self, other)
-
-    def function(name: str) -> Callable[..., Node]:
-        return lambda self, *others: _function(name, self, *others)
-
-    for name in _INFIX:
-        for known in _ALIASES.get(name, (name,)):
-            setattr(Node, known, infix(name))
-    for name in _FUNCTIONS:
-        setattr(Node, name, function(name))
-    # By these names in the body of the class, they would hide the builtins.
-    for name, method in {"str": Node.as_text, "_graph_repr": Node.as_text, "round": Node.rounded}.items():
-        setattr(Node, name, method)
-
-
-_install()
-
-
-class _Int(torch.SymInt):
-    """A param itself, which may also be a key of a dict and be formatted, as an int may."""
-
-    def __hash__(self) -> int:
-        return hash(int(self))
-
-    def __format__(self, spec: str) -> str:
-        return format(self.node.guard_int("", 0), spec)
-
-
-class _Float(torch.SymFloat):
-    """A param itself, which may also be formatted, as a float may."""
-
-    __hash__ = torch.SymFloat.__hash__
-
-    def __format__(self, spec: str) -> str:
-        return format(self.node.guard_float("", 0), spec)
-
-
-def symbol(node: Node) -> Any:
-    """The number that torch and the model see."""
-    if type(node.value) is bool:
-        return torch.SymBool(node)  # type: ignore[no-untyped-call]
-    return _Int(node) if type(node.value) is int else _Float(node)  # type: ignore[no-untyped-call]
-
-
-def node_of(value: Any) -> Node | None:
-    """The node behind a number; None for everything else."""
-    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and isinstance(value.node, Node):
-        return value.node
-    return None

@@ -15,6 +15,7 @@ from graphspec.runtime.hazards.wording import shown
 from graphspec.runtime.recording import Recorder
 from graphspec.runtime.source import Site, site
 from graphspec.runtime.symbols.node import Node
+from graphspec.runtime.symbols.places import Place, place_of
 from graphspec.runtime.symbols.tree import changed, nodes, plain
 
 if TYPE_CHECKING:
@@ -23,12 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Read:
-    """A number that left its symbol: ``kind`` is branch, int, float, text or tensor. ``function`` of torch, or none."""
+    """A number that left its symbol, as ``kind``: branch, int, float, text or tensor.
+
+    ``function`` is the one of torch that did it, if any; ``place`` the instruction of ``site``.
+    """
 
     kind: str
     node: Node
     site: Site
     function: str
+    place: Place | None
 
 
 @dataclass(frozen=True)
@@ -42,12 +47,15 @@ class Passed:
 
 
 class Trace:
-    """What a run showed. ``arguments`` has those that held a symbol, by call and position in the schema.
+    """What a run with symbols for ``params`` showed, except for those in ``lost``.
 
+    ``arguments`` has those that held a symbol, by call and position in the schema.
     In an argument a `Node` stands for each symbol, and a plain value for everything else.
     """
 
-    def __init__(self, region: str, names: ModuleNames | None = None) -> None:
+    def __init__(self, region: str, params: frozenset[str], names: ModuleNames | None = None) -> None:
+        self.params = params
+        self.lost: set[str] = set()
         self.recorder = _Recorder(region, names, self)
         self.functions = _Functions(self)
         self.arguments: dict[tuple[int, int], Any] = {}
@@ -63,7 +71,8 @@ class Trace:
         elif file and self._function and kind != "branch":
             self._taken.append(node)
             return
-        self.reads.append(Read(kind, node, site(), self._function))
+        where = site()
+        self.reads.append(Read(kind, node, where, self._function, place_of(where)))
 
     def note(self, call: int, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Remember which arguments of a recorded call are symbols."""
@@ -115,7 +124,7 @@ class Trace:
         return result
 
 
-class _Recorder(Recorder):
+class _Recorder(Recorder):  # type: ignore[no-untyped-call]
     """Records the calls as with plain numbers, so that no kernel reads a symbol."""
 
     def __init__(self, region: str, names: ModuleNames | None, trace: Trace) -> None:

@@ -9,7 +9,8 @@ import torch
 
 from graphspec import spec as language
 from graphspec.runtime.symbols.interval import Interval
-from graphspec.runtime.symbols.node import Node, Origin, Reads, node_of, symbol
+from graphspec.runtime.symbols.node import Node, Origin, Reads
+from graphspec.runtime.symbols.operations import node_of, symbol
 
 
 def symbols(param: language.Param, value: Any, largest: Mapping[str, int], reads: Reads) -> Any:
@@ -85,7 +86,7 @@ def exactly(argument: Any, params: Mapping[str, Any]) -> Origin | None:
     is a list of one: an update converts between the two.
     """
     origin = _origin(argument, params)
-    while origin is not None and origin[1] and len(_part(params, (origin[0], origin[1][:-1]))) == 1:
+    while origin is not None and origin[1] and len(part(params, (origin[0], origin[1][:-1]))) == 1:
         origin = origin[0], origin[1][:-1]
     return origin
 
@@ -102,11 +103,12 @@ def _origin(argument: Any, params: Mapping[str, Any]) -> Origin | None:
     if not first[1]:
         return first  # a list of one item, which is the whole param
     name, path = first[0], first[1][:-1]
-    whole = _part(params, (name, path))
+    whole = part(params, (name, path))
     return (name, path) if items == [(name, (*path, index)) for index in range(len(whole))] else None
 
 
-def _part(params: Mapping[str, Any], origin: Origin) -> Any:
+def part(params: Mapping[str, Any], origin: Origin) -> Any:
+    """The value of a param, or of one of its items."""
     value = params[origin[0]]
     for index in origin[1]:
         value = value[index]
