@@ -56,8 +56,7 @@ def _captured(graphs: tuple[CapturedGraph, ...]) -> list[str]:
 def _check(check: Check, paint: Paint) -> Iterator[str]:
     if check.status == "skipped":
         yield "check     skipped"
-        return
-    if check.failure is not None:
+    elif check.failure is not None:
         diff = f", max abs diff {check.max_abs_diff:.3g}" if check.max_abs_diff is not None else ""
         yield f"check     {paint('MISMATCH', 'bad')} after {counted(check.steps, 'step')}{diff}"
         yield f"          {check.failure}"

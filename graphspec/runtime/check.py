@@ -43,6 +43,9 @@ def check(subject: Subject, steps: int, progress: Progress) -> Check:
 def _check_sequence(subject: Subject, sequence: BoundSequence, steps: int, progress: Progress) -> Check:
     """Every case once and on in turns up to ``steps``, then the proof for the padded ones."""
     every = subject.cases(sequence)
+    if every[0].bucket is None:
+        note = f"no bucket of '{sequence.name}' holds {every[0]}: its runs fall back to eager, and nothing is replayed"
+        return replace(_nothing(subject), status="skipped", max_abs_diff=None, notes=(note,))
     total = max(steps, len(every))
     rounds = Rounds(subject.carried)
     found = _nothing(subject)
@@ -124,8 +127,9 @@ def _with_proof(
 
 def _merged(found: Sequence[Check], subject: Subject) -> Check:
     """The checks of several sequences as one; only the last can have failed."""
-    total = _nothing(subject)
-    for each in found:
+    compared = [each for each in found if each.status != "skipped"]
+    total = replace(_nothing(subject) if compared else found[0], notes=_notes(found))
+    for each in compared:
         proofs = [proof for proof in (total.proof, each.proof) if proof is not None]
         sizes = tuple(size for proof in proofs for size in proof.sizes)
         total = replace(
@@ -134,9 +138,13 @@ def _merged(found: Sequence[Check], subject: Subject) -> Check:
             steps=total.steps + each.steps,
             runs={**total.runs, **each.runs},
             proof=PaddingProof(sizes, all(proof.bitwise for proof in proofs)) if proofs else None,
-            notes=tuple(dict.fromkeys((*total.notes, *each.notes))),
+            notes=total.notes,
         )
     return total
+
+
+def _notes(found: Sequence[Check]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(note for each in found for note in each.notes))
 
 
 def _larger(one: float | None, other: float | None) -> float | None:

@@ -314,6 +314,15 @@ class TestCheck:
         with pytest.raises(ModelError, match="broken"):
             execute(runner, RunOptions(steps=3))
 
+    def test_runs_that_fall_back_to_eager_are_not_called_replays_that_match(self, opened):
+        text = (PLAIN % ("Drop", "batch")).replace("buffers:", "dims: {batch: [1, 4]}\nbuffers:")
+        text = text.replace("regions:", "  y: {role: output, shape: [batch, 2], dtype: float32}\nregions:")
+        runner = opened(text.replace("outputs: y}", "outputs: y, on_miss: eager}"))
+        found = execute(runner, RunOptions(steps=3, fixed=Fixed(sizes={"batch": 8}))).report
+        assert (found.check.status, found.check.max_abs_diff) == ("skipped", None)
+        assert found.check.notes[0].startswith("no bucket of 'replay' holds batch=8: its runs fall back to eager")
+        assert found.counts.fallbacks > 0
+
     def test_every_sequence_is_checked_and_timed(self, opened):
         report = execute(opened(TWO), RunOptions(steps=6)).report
         assert set(report.check.runs) == {"one", "all"}
