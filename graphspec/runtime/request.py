@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,15 +19,19 @@ from graphspec.runtime.updates import specialized
 from graphspec.runtime.samples import default_param, filled
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Request:
-    """One checked run. ``bucket`` None: no bucket holds ``sizes``. ``params`` are at the real sizes."""
+    """One checked run. ``bucket`` None: no bucket holds ``sizes``. ``params`` are at the real sizes.
+
+    ``key`` is equal for runs that take the same steps: of one variant and one real size.
+    """
 
     tensors: Mapping[str, torch.Tensor]
     params: Mapping[str, Any]
     sizes: Mapping[str, int]
     bucket: Bucket | None
     variant: Variant
+    key: Hashable
 
 
 class Reader:
@@ -75,7 +79,10 @@ class Reader:
             self._hold(tensors, sizes)
         params = self._params(given, sizes) if self._param_checks else {}
         real = {dim: size for dim, (size, _) in sizes.items()}
-        return Request(tensors, params, real, self._bucket(real), self._variant(tensors, params))
+        dims = tuple([real.get(dim, -1) for dim in self._sequence.dims])
+        variant = self._variant(tensors, params)
+        key = dims if variant is _PLAIN else (variant, dims)
+        return Request(tensors, params, real, self._bucket(dims, real), variant, key)
 
     def no_bucket(self, sizes: Mapping[str, int]) -> InputError:
         """The error for sizes that no bucket holds."""
@@ -95,17 +102,16 @@ class Reader:
             hint="add a larger size under dims, or set on_miss: eager on the regions",
         )
 
-    def _bucket(self, real: Mapping[str, int]) -> Bucket | None:
-        key = tuple(real.get(dim, -1) for dim in self._sequence.dims)
-        if key not in self._buckets:
-            self._buckets[key] = choose(self._sequence, real, self._exact)
-        return self._buckets[key]
+    def _bucket(self, dims: tuple[int, ...], real: Mapping[str, int]) -> Bucket | None:
+        if dims not in self._buckets:
+            self._buckets[dims] = choose(self._sequence, real, self._exact)
+        return self._buckets[dims]
 
     def _variant(self, tensors: Mapping[str, torch.Tensor], params: Mapping[str, Any]) -> Variant:
         if not self._optional and not self._special:
             return _PLAIN
         absent = frozenset(name for name in self._optional if name not in tensors)
-        return Variant(absent, tuple((name, params[name]) for name in self._special))
+        return Variant(absent, tuple((name, _hashable(params[name])) for name in self._special))
 
     def _hold(self, tensors: dict[str, torch.Tensor], sizes: dict[str, tuple[int, str]]) -> None:
         """Held inputs that were left out keep their content, if the sizes of the run are still theirs."""
@@ -167,6 +173,10 @@ class Reader:
 
 
 _PLAIN = Variant()
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(_hashable(item) for item in value) if isinstance(value, (list, tuple)) else value
 
 
 def padded_params(context: Context, params: Mapping[str, Any], bucket: Bucket) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,19 +19,17 @@ from graphspec.runtime.order import Clock
 from graphspec.runtime.trees import Tree, flatten
 from graphspec.runtime.write_back import apart
 
-#: What a run is at: the real size of each bucketed dim, the params (padded), the results so far.
+#: The real size of each bucketed dim of a run.
 Sizes = Mapping[str, int]
 
 
 class Run:
-    """The moving part of one run. ``padded``: some dim is smaller than its bucket."""
+    """The moving part of one run: params at the sizes of the bucket, what eager regions made, the results so far."""
 
-    __slots__ = ("env", "padded", "params", "results", "sizes")
+    __slots__ = ("env", "params", "results")
 
-    def __init__(self, sizes: Sizes, params: Mapping[str, Any], *, padded: bool) -> None:
-        self.sizes = sizes
+    def __init__(self, params: Mapping[str, Any]) -> None:
         self.params = params
-        self.padded = padded
         self.env: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
 
@@ -68,35 +68,31 @@ class GraphStep:
             self._replay()
             self._clock.replayed(self._captured.plan)
         for result in self._results:
-            run.results[result.name] = result.take(run)
+            run.results[result.name] = result.take()
 
 
 class Result:
-    """How one output of a graph becomes a result: cut to the real rows, and copied."""
+    """How one output of a graph becomes a result: ``tensors`` are its real rows on the graph's memory."""
 
-    __slots__ = ("_axes", "_lend", "_tensors", "_tree", "name")
+    __slots__ = ("_lend", "_rebuild", "_tensors", "name")
 
     def __init__(
         self,
         name: str,
         tree: Tree,
         tensors: list[torch.Tensor],
-        axes: list[Axes],
         lend: Callable[[torch.Tensor], torch.Tensor] | None,
     ) -> None:
         self.name = name
-        self._tree = tree
+        self._rebuild = tree.rebuild
         self._tensors = tensors
-        self._axes = axes
         self._lend = lend
 
-    def take(self, run: Run) -> Any:
-        """The value a caller gets."""
-        leaves = self._tensors
-        if run.padded:
-            leaves = [cut(tensor, axes, run.sizes, self.name) for tensor, axes in zip(leaves, self._axes, strict=True)]
-        leaves = [tensor.clone() if self._lend is None else self._lend(tensor) for tensor in leaves]
-        return self._tree.rebuild(leaves)
+    def take(self) -> Any:
+        """The value a caller gets: copies, or the graph's own memory on loan."""
+        if self._lend is None:
+            return self._rebuild([tensor.clone() for tensor in self._tensors])
+        return self._rebuild([self._lend(tensor) for tensor in self._tensors])
 
 
 class EagerStep:
@@ -108,10 +104,13 @@ class EagerStep:
         graphs: GraphSet,
         region: str,
         bucket: Bucket,
+        sizes: Sizes,
         results: frozenset[str],
         foreign: Sequence[tuple[str, Bucket]],
     ) -> None:
         self.region = region
+        self._sizes = sizes
+        self._views: dict[str, Any] = {}
         self._context = context
         self._graphs = graphs
         self._bucket = bucket
@@ -133,11 +132,11 @@ class EagerStep:
             if name in self._results:
                 run.results[name] = self._own(value)
             if name in written:  # read from there: a captured region may write it before the next reader
-                paste(written[name], value, name, self._bucket, run.sizes)
+                paste(written[name], value, name, self._bucket, self._sizes)
                 continue
             copied = self._graphs.copies.get((name, self._bucket))
             if copied is not None:
-                self._refresh(name, copied.tree, copied.tensors, value, run)
+                self._refresh(name, copied.tree, copied.tensors, value)
             run.env[name] = self._graphs.eager_values[name] = value
 
     def _read(self, name: str, run: Run) -> Any:
@@ -150,27 +149,32 @@ class EagerStep:
             return None
         if name in self._graphs.eager_values:  # made by an eager region of another sequence
             return self._graphs.eager_values[name]
-        buffer = context.spec.buffers.get(name)
+        if name not in self._views:
+            self._views[name] = self._view(name)
+        return self._views[name]
+
+    def _view(self, name: str) -> Any:
+        """The real rows of a static buffer, or of what a graph makes; with ``rows: bucket``, all of them."""
+        context = self._context
         if name in context.buffers.static:
-            view = context.buffers.view(name, self._bucket)
-            axes = Axes.declared(buffer.shape or ()) if buffer is not None else Axes({})
-            return self._cut(view, axes, run, name)
+            axes = Axes.declared(context.spec.buffers[name].shape or ())
+            return self._cut(context.buffers.view(name, self._bucket), axes, name)
         producer = next((w.producer for w in self._plan.reads if w.value == name), None)
         assert producer is not None
         own = self._bucket.project(context.plan.regions[producer].dims)
         captured = self._graphs.regions.get((producer, own))
         if captured is None:
             message = f"region '{self.region}' reads '{name}', which region '{producer}' has not made in this run"
-            raise OrderError(message)
+            raise OrderError(message, hint=f"replay '{producer}' before '{self.region}'")
         tree, _ = captured.outputs[name]
         axes_of = self._graphs.axes(context, producer, name)
-        leaves = [self._cut(t, a, run, name) for t, a in zip(captured.tensors(name), axes_of, strict=True)]
+        leaves = [self._cut(t, a, name) for t, a in zip(captured.tensors(name), axes_of, strict=True)]
         return tree.rebuild(leaves)
 
-    def _cut(self, tensor: torch.Tensor, axes: Axes, run: Run, name: str) -> torch.Tensor:
-        return cut(tensor, axes, run.sizes, name) if run.padded and self._rows == "real" else tensor
+    def _cut(self, tensor: torch.Tensor, axes: Axes, name: str) -> torch.Tensor:
+        return cut(tensor, axes, self._sizes, name) if self._rows == "real" else tensor
 
-    def _refresh(self, name: str, tree: Tree, statics: tuple[torch.Tensor, ...], value: Any, run: Run) -> None:
+    def _refresh(self, name: str, tree: Tree, statics: tuple[torch.Tensor, ...], value: Any) -> None:
         given = flatten(value, place=f"output '{name}'")
         if len(given.leaves) != len(statics) or given.constants != tree.constants:
             message = (
@@ -179,7 +183,7 @@ class EagerStep:
             )
             raise OrderError(message, hint="return tensors of fixed structure, or hand host values on as params")
         for static, leaf in zip(statics, given.leaves, strict=True):
-            paste(static, leaf, name, self._bucket, run.sizes)
+            paste(static, leaf, name, self._bucket, self._sizes)
 
     def _own(self, value: Any) -> Any:
         """A result of its own: an eager region may return a view of graph memory."""
@@ -187,20 +191,58 @@ class EagerStep:
         return tree.rebuild([leaf.clone() for leaf in tree.leaves])
 
 
-class Route:
-    """The steps of one sequence at one bucket."""
+@dataclass(frozen=True)
+class Inlet:
+    """Where one input goes: ``view`` at the bucket, and its real rows, ``target``; what else it holds is ``pad``."""
 
-    def __init__(self, context: Context, graphs: GraphSet, sequence: plans.Sequence, bucket: Bucket) -> None:
+    view: torch.Tensor
+    target: torch.Tensor
+    pad: Any
+
+
+class Route:
+    """One sequence at one bucket and real size, bound to its graphs: everything that does not depend on values.
+
+    Raises OrderError if a result must be cut, and nothing says along which axes.
+    """
+
+    def __init__(
+        self, context: Context, graphs: GraphSet, sequence: plans.Sequence, bucket: Bucket, sizes: Sizes
+    ) -> None:
         self.bucket = bucket
         self.label = str(bucket)
+        self.sizes = {dim: size for dim, size in sizes.items() if dim in sequence.dims}
+        self.real = math.prod(self.sizes.get(dim, size) for dim, size in bucket.sizes)
         self.elements = bucket.elements
-        self.steps: list[GraphStep | EagerStep] = []
+        self.padded = any(self.sizes.get(dim, size) != size for dim, size in bucket.sizes)
+        self.inlets = {name: self._inlet(context, name) for name in sequence.inputs if name not in graphs.variant.absent}
+        self.kept = self._kept(context) if self.padded else []
+        self.steps = self._steps(context, graphs, sequence)
+
+    def _inlet(self, context: Context, name: str) -> Inlet:
+        buffer, view = context.spec.buffers[name], context.buffers.view(name, self.bucket)
+        target = cut(view, Axes.declared(buffer.shape or ()), self.sizes, name) if self.padded else view
+        return Inlet(view, view if target.shape == view.shape else target, buffer.pad or 0)
+
+    def _kept(self, context: Context) -> list[torch.Tensor]:
+        """The rows of states that a run has no real rows for: they stay as they were."""
+        kept = []
+        for name, state in context.buffers.states_with_rows():
+            for axis, (dim, factor) in Axes.declared(context.spec.buffers[name].shape or ()).scaled.items():
+                if dim in self.sizes:
+                    real, all_rows = factor * self.sizes[dim], factor * self.bucket[dim]
+                    kept.append(state.narrow(axis, real, all_rows - real))
+        return kept
+
+    def _steps(self, context: Context, graphs: GraphSet, sequence: plans.Sequence) -> list[GraphStep | EagerStep]:
         results = frozenset(sequence.results)
         last_place = {name: position for position, name in enumerate(sequence.steps)}
+        clock = graphs.clock if graphs.clock.needed else None
+        steps: list[GraphStep | EagerStep] = []
         made: set[str] = set()
         for position, name in enumerate(sequence.steps):
             plan = context.plan.regions[name]
-            own = bucket.project(plan.dims)
+            own = self.bucket.project(plan.dims)
             wanted = results if last_place[name] == position else frozenset[str]()
             foreign = [
                 (wire.value, own.project(context.plan.regions[str(wire.producer)].dims))
@@ -209,21 +251,21 @@ class Route:
             ]
             made.update(plan.outputs)
             if plan.eager:
-                self.steps.append(EagerStep(context, graphs, name, own, wanted, foreign))
+                steps.append(EagerStep(context, graphs, name, own, self.sizes, wanted, foreign))
                 continue
             captured = graphs.regions[name, own]
-            taken = [_result(context, graphs, captured, value) for value in captured.outputs if value in wanted]
-            clock = graphs.clock if graphs.clock.needed else None
-            self.steps.append(GraphStep(captured, taken, clock, foreign))
+            taken = [self._result(context, graphs, captured, value) for value in captured.outputs if value in wanted]
+            steps.append(GraphStep(captured, taken, clock, foreign))
+        return steps
 
-
-def _result(context: Context, graphs: GraphSet, captured: CapturedRegion, name: str) -> Result:
-    tree, _ = captured.outputs[name]
-    axes = graphs.axes(context, captured.plan.region, name)
-    lend = None
-    if name in context.plan.regions[captured.plan.region].borrowed:
-        lend = _lender(graphs, captured, name)
-    return Result(name, tree, captured.tensors(name), axes, lend)
+    def _result(self, context: Context, graphs: GraphSet, captured: CapturedRegion, name: str) -> Result:
+        tree, _ = captured.outputs[name]
+        leaves = captured.tensors(name)
+        if self.padded:
+            axes_of = graphs.axes(context, captured.plan.region, name)
+            leaves = [cut(leaf, axes, self.sizes, name) for leaf, axes in zip(leaves, axes_of, strict=True)]
+        borrowed = name in context.plan.regions[captured.plan.region].borrowed
+        return Result(name, tree, leaves, _lender(graphs, captured, name) if borrowed else None)
 
 
 def _lender(graphs: GraphSet, captured: CapturedRegion, name: str) -> Callable[[torch.Tensor], torch.Tensor]:

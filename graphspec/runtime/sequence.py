@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from graphspec import plan as plans
 from graphspec.plan import Bucket
-from graphspec.runtime.axes import Axes
-from graphspec.runtime.context import Context, Variant
+from graphspec.runtime.context import Context
 from graphspec.runtime.eager import directly, run_eagerly
 from graphspec.runtime.request import Reader, Request, padded_params
 from graphspec.runtime.route import Route, Run
 
 if TYPE_CHECKING:
     from graphspec.runtime.runner import Runner
+
+#: How many real sizes keep their bound steps; beyond, all are bound anew as they come.
+MOST_ROUTES = 4096
 
 #: For the padding proof: what the padded rows of an input hold, in place of its `pad`, at the shape of the bucket.
 Fills = Mapping[str, torch.Tensor]
@@ -31,7 +33,7 @@ class BoundSequence:
         self._runner = runner
         self._context = context
         self._reader = Reader(context, plan, last_params)
-        self._routes: dict[tuple[Variant, Bucket], Route] = {}
+        self._routes: dict[Hashable, Route] = {}
         regions = [context.spec.regions[name] for name in plan.steps]
         self._falls_back = all(region.on_miss == "eager" for region in regions if not region.eager)
 
@@ -73,71 +75,60 @@ class BoundSequence:
         return run_eagerly(self._context, self.plan, request)
 
     def _replay(self, request: Request, bucket: Bucket, fills: Fills | None) -> dict[str, Any]:
-        key = (request.variant, bucket)
-        route = self._routes.get(key)
+        route = self._routes.get(request.key)
         if route is None:
-            graphs = self._runner.graphs_for(request.variant)
-            route = self._routes[key] = Route(self._context, graphs, self.plan, bucket)
+            route = self._bind(request, bucket)
         self._runner.check(request.variant)
-        padded = any(size != bucket[dim] for dim, size in request.sizes.items() if dim in self.plan.dims)
-        params = padded_params(self._context, request.params, bucket) if padded else request.params
-        run = Run(request.sizes, params, padded=padded)
-        self._fill(request, bucket, fills)
-        kept = self._padded_states(request, bucket) if padded else ()
-        for step in route.steps:
-            step.run(run)
-        for rows, content in kept:
-            rows.copy_(content)
-        self._count(request, route)
+        padded_rows = [(rows, rows.clone()) for rows in route.kept]
+        try:
+            self._fill(request, route, fills)
+            run = Run(padded_params(self._context, request.params, bucket) if route.padded else request.params)
+            for step in route.steps:
+                step.run(run)
+        finally:
+            for rows, content in padded_rows:
+                rows.copy_(content)
+        self._count(route)
         return {name: run.results[name] for name in self.plan.results}
 
-    def _fill(self, request: Request, bucket: Bucket, fills: Fills | None) -> None:
+    def _bind(self, request: Request, bucket: Bucket) -> Route:
+        graphs = self._runner.graphs_for(request.variant)
+        if len(self._routes) >= MOST_ROUTES:
+            self._routes.clear()
+        route = self._routes[request.key] = Route(self._context, graphs, self.plan, bucket, request.sizes)
+        return route
+
+    def _fill(self, request: Request, route: Route, fills: Fills | None) -> None:
         """Copy the inputs into their static buffers; the rows a bucket adds are filled on every run."""
-        buffers = self._context.buffers
-        tensors = self._apart(request.tensors)
+        tensors, inlets = self._apart(request.tensors), route.inlets
         for name, tensor in tensors.items():
-            view = buffers.view(name, bucket)
-            if view.shape == tensor.shape:
-                view.copy_(tensor)
-                continue
-            if fills is not None and name in fills:
-                view.copy_(fills[name])
-            else:
-                view.fill_(self._context.spec.buffers[name].pad or 0)
-            view[tuple(slice(0, size) for size in tensor.shape)].copy_(tensor)
+            inlet = inlets[name]
+            if inlet.target is not inlet.view:
+                if fills is not None and name in fills:
+                    inlet.view.copy_(fills[name])
+                else:
+                    inlet.view.fill_(inlet.pad)
+            inlet.target.copy_(tensor)
+        buffers = self._context.buffers
         if buffers.has_derived:
-            params = padded_params(self._context, request.params, bucket)
-            buffers.refresh({**dict(bucket.sizes), **request.sizes}, bucket, params)
+            params = padded_params(self._context, request.params, route.bucket)
+            buffers.refresh({**dict(route.bucket.sizes), **request.sizes}, route.bucket, params)
 
     def _apart(self, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Inputs that lie in static memory (results handed out without a copy, views) are copied out first.
 
         Otherwise filling one buffer could change what another is about to be filled with.
         """
-        if len(tensors) == 1:
+        if len(tensors) <= 1:
             return tensors
         static = self._context.buffers.addresses
         if not any(t.untyped_storage().data_ptr() in static for t in tensors.values()):
             return tensors
         return {name: tensor.clone() for name, tensor in tensors.items()}
 
-    def _padded_states(self, request: Request, bucket: Bucket) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The rows of states that the run has no real rows for, with their content: they stay as they were."""
-        kept = []
-        for name, state in self._context.buffers.states_with_rows():
-            axes = Axes.declared(self._context.spec.buffers[name].shape or ())
-            for axis, (dim, factor) in axes.scaled.items():
-                if dim in request.sizes and dim in self.plan.dims:
-                    rows = state.narrow(axis, factor * request.sizes[dim], factor * (bucket[dim] - request.sizes[dim]))
-                    kept.append((rows, rows.clone()))
-        return kept
-
-    def _count(self, request: Request, route: Route) -> None:
+    def _count(self, route: Route) -> None:
         stats = self._runner.stats
         stats.replays += 1
         stats.bucket_hits[route.label] = stats.bucket_hits.get(route.label, 0) + 1
-        real = 1
-        for dim, size in route.bucket.sizes:
-            real *= request.sizes.get(dim, size)
-        stats.real += real
+        stats.real += route.real
         stats.padded += route.elements
