@@ -9,8 +9,8 @@ from graphspec.report.units import counted, human_bytes
 def render(report: CheckReport) -> str:
     """What was built and traced: a line for the model, and one for each region."""
     judged = "every device" if report.device == "auto" else report.device
-    head = f"{report.spec}: {counted(report.parameters, 'parameter')}, {human_bytes(report.bytes)}; judged for {judged}\n"
-    return head + "".join(f"{_region(each)}\n" for each in report.regions)
+    size = f"{counted(report.parameters, 'parameter')}, {human_bytes(report.bytes)}"
+    return f"{report.spec}: {size}; judged for {judged}\n" + "".join(f"{_region(each)}\n" for each in report.regions)
 
 
 def _region(region: TracedRegion) -> str:

@@ -31,7 +31,7 @@ class TracedRegion:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """``parameters`` and ``bytes`` are those of the model, which were never allocated; ``device`` who was judged for."""
+    """``parameters`` and ``bytes`` are those of the model, never allocated; ``device`` is who was judged for."""
 
     spec: str
     device: str

@@ -75,7 +75,7 @@ def _owner(filename: str) -> _Owner:
 
 def site() -> Site:
     """The innermost line of model code on the stack of the caller."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way to a frame without a traceback
+    frame: FrameType | None = sys._getframe(1)
     second: FrameType | None = None
     while frame is not None:
         owner = _owner(frame.f_code.co_filename)
@@ -85,6 +85,18 @@ def site() -> Site:
             second = frame
         frame = frame.f_back
     return _at(second) if second is not None else NOWHERE
+
+
+def site_of(error: BaseException) -> Site:
+    """The innermost line of model code in the traceback of an exception."""
+    found = NOWHERE
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if _owner(code.co_filename) is _Owner.MODEL:
+            found = Site(code.co_filename, trace.tb_lineno, getattr(code, "co_qualname", code.co_name))
+        trace = trace.tb_next
+    return found
 
 
 def _at(frame: FrameType) -> Site:
@@ -97,7 +109,7 @@ def torch_callers() -> tuple[tuple[str, ...], bool]:
 
     The second value says whether that frame is graphspec's own: then the model did not ask for the call.
     """
-    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001
+    frame: FrameType | None = sys._getframe(2)
     names = []
     while frame is not None and _resolved(frame.f_code.co_filename).startswith(_TORCH):
         names.append(frame.f_code.co_name)
@@ -107,7 +119,7 @@ def torch_callers() -> tuple[tuple[str, ...], bool]:
 
 def part_of_torch() -> str:
     """The folder of torch whose Python code the model called last, e.g. ``optim``; empty if it called none."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+    frame: FrameType | None = sys._getframe(1)
     part = ""
     while frame is not None:
         path = _resolved(frame.f_code.co_filename)
@@ -126,7 +138,7 @@ def module_stack() -> tuple[nn.Module, ...]:
     ``model.decode`` run inside their module too. In a backward pass no module is on the stack.
     """
     found: list[nn.Module] = []
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         # f_locals copies every local, so look at the name of the first argument before asking for it.

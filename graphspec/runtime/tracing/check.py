@@ -8,9 +8,10 @@ padded dim one more size is traced to see along which axes its rows lie: what ho
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,35 +19,28 @@ import torch
 from graphspec import plan as plans
 from graphspec import spec as language
 from graphspec.compiler import compile_spec
-from graphspec.errors import Diagnostic, HazardError, ModelError
+from graphspec.errors import Diagnostic, ModelError
 from graphspec.plan import Bucket
 from graphspec.report.check_values import CheckReport, TracedRegion, TracedValue
 from graphspec.rules.graphs import too_many
 from graphspec.runtime.buffers import Buffers, owned_tensors
 from graphspec.runtime.context import Context
 from graphspec.runtime.hazards import hook_findings
-from graphspec.runtime.proof import differences, fresh_memory
 from graphspec.runtime.regions import BoundRegion, bind_regions
 from graphspec.runtime.source import ModuleNames
 from graphspec.runtime.tracing import findings
 from graphspec.runtime.tracing.build import build_fake
 from graphspec.runtime.tracing.fake import FakeWorld
 from graphspec.runtime.tracing.host import HostState
+from graphspec.runtime.tracing.judged import JudgedDevice
+from graphspec.runtime.tracing.params import judge_params
 from graphspec.runtime.tracing.passes import PassResult, Tracer
 from graphspec.runtime.tracing.placement import Placement
 from graphspec.runtime.tracing.rows import padded_mixing
 from graphspec.runtime.trees import flatten
-from graphspec.runtime.updates import bind_updates
+from graphspec.runtime.updates import specialized
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class _NoBackend:
-    """What the runtime asks a backend without capturing: its name, and where tensors are."""
-
-    name: str = "cpu"
-    device: torch.device = torch.device("cpu")
 
 
 def check_spec(spec: language.Spec, device: str | None = None, progress: Progress = lambda _: None) -> CheckReport:
@@ -57,16 +51,19 @@ def check_spec(spec: language.Spec, device: str | None = None, progress: Progres
     label = (device or spec.device).partition(":")[0]
     plan = compile_spec(spec)
     world, placement = FakeWorld(), Placement()
-    with _no_collections():
+    with _no_collections(), warnings.catch_warnings():
+        # Layouts are compared by address too; all fake tensors are at the same one.
+        warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         progress(f"build {spec.model.factory}")
         model = build_fake(spec, world, placement)
         found = list(too_many(replace(spec, device=label))) if device is not None else []
         regions, unbound = _bound(spec, model)
         with world.entered():
             buffers = Buffers(spec, plan, torch.device("cpu"))
-        backend: Any = _NoBackend()
+        backend: Any = JudgedDevice(label, handlers=bool(spec.npu.handlers))
         context = Context(spec, plan, model, regions, buffers, backend)
-        tracer = Tracer(context, world, placement, HostState(model), ModuleNames(model), label, progress)
+        special = specialized(spec, backend.can_update)
+        tracer = Tracer(context, world, placement, HostState(model), ModuleNames(model), label, special, progress)
         if any(spec.regions[name].hooks == "refuse" for name in regions if not spec.regions[name].eager):
             found += hook_findings(model)
         traced, judged = _judged(tracer)
@@ -88,31 +85,12 @@ def _judged(tracer: Tracer) -> tuple[list[TracedRegion], list[Diagnostic]]:
     first = tracer.run(largest, "judge")
     found = [*first.findings, *_unmatched(tracer)]
     again = warm if _same_operators(first, warm) else tracer.run(largest, "again", params=2)
-    found += _second_run(tracer, first, again)
+    found += judge_params(tracer, largest, first, again)
     last = tracer.run(smallest, "judge") if smallest != largest else first
     found += last.findings if last is not first else []
     for dim in _padded_dims(tracer.context.spec, plan):
         found += _rows(tracer, dim, first, last)
     return [_summary(tracer, largest, name, first) for name in first.regions], found
-
-
-def _second_run(tracer: Tracer, first: PassResult, again: PassResult) -> Iterator[Diagnostic]:
-    """Updates against what was called, and host values that a graph would freeze."""
-    for name, trace in first.regions.items():
-        region, other = tracer.context.spec.regions[name], again.regions.get(name)
-        if region.eager or trace.ended or other is None or other.ended:
-            continue
-        try:
-            bindings = bind_updates(region, trace.recording, first.params, again.params)
-        except HazardError as error:
-            yield from (findings.in_region(tracer.context.spec, name, each) for each in error.diagnostics)
-            continue
-        refreshed = {(binding.slot.call, binding.slot.position) for binding in bindings}
-        params = (first.params, again.params)
-        found = differences(name, trace.recording, other.recording, refreshed, params)
-        yield from found or fresh_memory(
-            name, trace.recording, other.recording, (dict(trace.origins), dict(other.origins))
-        )
 
 
 def _rows(tracer: Tracer, dim: str, first: PassResult, last: PassResult) -> Iterator[Diagnostic]:
@@ -139,7 +117,8 @@ def _other_sizes(spec: language.Spec, dim: str, largest: int) -> list[int]:
 
 def _padded_dims(spec: language.Spec, plan: plans.Plan) -> list[str]:
     used = {dim for region in plan.regions.values() if not region.eager for dim in region.dims}
-    return [name for name, dim in spec.dims.items() if name in used and isinstance(dim, language.Buckets) and not dim.exact]
+    padded = {name for name, dim in spec.dims.items() if isinstance(dim, language.Buckets) and not dim.exact}
+    return [name for name in spec.dims if name in used & padded]
 
 
 def _same_operators(one: PassResult, other: PassResult) -> bool:
@@ -160,7 +139,7 @@ def _bound(spec: language.Spec, model: Any) -> tuple[dict[str, BoundRegion], lis
     for name, region in spec.regions.items():
         try:
             bound |= bind_regions(replace(spec, regions={name: region}), model)
-        except ModelError as error:
+        except ModelError as error:  # noqa: PERF203 - every region has its say
             found.append(findings.unbound(spec, name, error))
     return bound, found
 

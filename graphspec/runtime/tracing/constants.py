@@ -6,6 +6,7 @@ their fakes, for as long as only they go into an operator.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
@@ -37,11 +38,11 @@ class HostConstants(TorchDispatchMode):
         del types
         kwargs = kwargs or {}
         real = self._computed(func, args, kwargs)
-        if func is torch.ops.aten._local_scalar_dense.default and real is not None:  # noqa: SLF001
+        if func is torch.ops.aten._local_scalar_dense.default and real is not None:
             return real
         result = func(*args, **kwargs)
         self._note(result, real)
-        if real is None and func._schema.is_mutable:  # noqa: SLF001
+        if real is None and func._schema.is_mutable:
             self._forget(args)
         return result
 
@@ -52,7 +53,7 @@ class HostConstants(TorchDispatchMode):
             return None
         try:
             given, named = self._real(args), self._real(kwargs)
-            with _disable_current_modes(), torch.no_grad():  # type: ignore[no-untyped-call]
+            with _disable_current_modes(), torch.no_grad():
                 return func(*given, **named)
         except Exception:  # noqa: BLE001 - then its value is not known
             return None
@@ -79,9 +80,9 @@ class HostConstants(TorchDispatchMode):
 
     def _forget(self, args: tuple[Any, ...]) -> None:
         """A write of something unknown: whatever shares the memory is unknown from now on."""
-        touched = {arg.untyped_storage()._cdata for arg in args if isinstance(arg, torch.Tensor)}  # noqa: SLF001
+        touched = {arg.untyped_storage()._cdata for arg in args if isinstance(arg, torch.Tensor)}
         for tensor in list(self._known):
-            if tensor.untyped_storage()._cdata in touched:  # noqa: SLF001
+            if tensor.untyped_storage()._cdata in touched:
                 del self._known[tensor]
 
 
@@ -99,7 +100,7 @@ class HostReads(TorchFunctionMode):
         if getattr(func, "__name__", "") in _READS and args and type(args[0]) is not torch.Tensor:
             real = self._constants.value(args[0])
             if real is not None:
-                with _disable_current_modes():  # type: ignore[no-untyped-call]
+                with _disable_current_modes():
                     return func(real, *args[1:], **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
@@ -110,5 +111,5 @@ def _asked_for(args: tuple[Any, ...]) -> int:
     for arg in args:
         for number in arg if isinstance(arg, (list, tuple)) else (arg,):
             if isinstance(number, (int, float)) and not isinstance(number, bool):
-                product *= max(1, int(abs(number))) if number == number and abs(number) < 1e18 else 1  # noqa: PLR0124
+                product *= max(1, int(abs(number))) if math.isfinite(number) else 1
     return product

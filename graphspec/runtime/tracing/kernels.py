@@ -66,12 +66,12 @@ def _reason(error: Exception) -> str:
 
 def _tried(func: OpOverload, args: Any, kwargs: Any) -> Any:
     """Fake results in the form of the real operator's on zeros; None where it fails, or cannot be asked."""
-    if any(it.alias_info is not None for it in (*func._schema.arguments, *func._schema.returns)):  # noqa: SLF001
+    if any(it.alias_info is not None for it in (*func._schema.arguments, *func._schema.returns)):
         return None
     if _bytes((args, kwargs)) > _TRIED_BYTES:
         return None
     try:
-        with _disable_current_modes(), torch.no_grad():  # type: ignore[no-untyped-call]
+        with _disable_current_modes(), torch.no_grad():
             result = func(*_mapped(args, _zeros), **_mapped(kwargs, _zeros))
     except Exception:  # noqa: BLE001 - whatever it refuses, the fake kernel was right
         return None

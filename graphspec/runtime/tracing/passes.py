@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch._ops import OpOverload
 
-from graphspec.errors import CaptureError, Diagnostic, HazardError, ModelError
+from graphspec.errors import CaptureError, Diagnostic, ModelError
 from graphspec.plan import Bucket
 from graphspec.runtime import effects
 from graphspec.runtime.capture import check_output
@@ -27,6 +27,7 @@ from graphspec.runtime.tracing.host import HostState
 from graphspec.runtime.tracing.kernels import KernelMissingError
 from graphspec.runtime.tracing.placement import Meeting, Placement
 from graphspec.runtime.trees import UnknownTypeError, flatten
+from graphspec.runtime.write_back import StaleViews, apart
 
 #: ``warm-up`` reports nothing and lets the model create what it creates lazily; ``judge`` reports; ``again`` does not.
 Purpose = Literal["warm-up", "judge", "again"]
@@ -61,7 +62,7 @@ class PassResult:
         return not any(region.ended for region in self.regions.values())
 
 
-class _FakeRecorder(Recorder):
+class _FakeRecorder(Recorder):  # type: ignore[no-untyped-call]
     """Leaves out the question for its device that every operator asks a fake tensor."""
 
     def __torch_dispatch__(
@@ -74,7 +75,10 @@ class _FakeRecorder(Recorder):
 
 @dataclass(frozen=True)
 class Tracer:
-    """What all passes over one spec share. ``label`` is who is judged for: auto, cpu, cuda or npu."""
+    """What all passes over one spec share. ``label`` is who is judged for: auto, cpu, cuda or npu.
+
+    ``specialized`` are the params that have graphs of their own for each value.
+    """
 
     context: Context
     world: FakeWorld
@@ -82,12 +86,8 @@ class Tracer:
     host: HostState
     names: ModuleNames
     label: str
+    specialized: frozenset[str]
     progress: Callable[[str], None]
-
-    @property
-    def watched_for(self) -> str:
-        """The label of the watch, which judges for every device under the name of the CPU."""
-        return "cpu" if self.label == "auto" else self.label
 
     def order(self) -> list[str]:
         """Every region of a sequence once, in order of first appearance."""
@@ -99,7 +99,7 @@ class Tracer:
         result = PassResult(self._params(bucket, params))
         try:
             with self.world.entered(), self.placement.followed():
-                _Pass(self, bucket, purpose, result).run()
+                Pass(self, bucket, purpose, result).run()
         finally:
             self.host.restore()
         return result
@@ -112,33 +112,37 @@ class Tracer:
         largest = dict(bucket.sizes) | dict(context.plan.constants)
         return {
             name: value
-            if context.spec.params[name].specialize
+            if name in self.specialized
             else alternative_param(context.spec.params[name], value, largest)
             for name, value in params.items()
         }
 
 
-class _Pass:
+class Pass:
+    """The named values of one pass, and the calls on them."""
+
     def __init__(self, tracer: Tracer, bucket: Bucket, purpose: Purpose, result: PassResult) -> None:
         self._tracer = tracer
         self._context = tracer.context
         self._bucket = bucket
         self._purpose = purpose
         self._result = result
-        self._env = dict(self._start())
+        self.environment: dict[str, Any] = dict(self._start())
         self._origins: dict[int, str] = {}
+        self._stale = StaleViews()
         self._seen: set[str] = set()  # changes of the host that are reported, or no region's to answer for
 
     def run(self) -> None:
         """Call every region, or make its outputs as declared where it cannot be called."""
         for name in self._tracer.order():
             region = self._context.spec.regions[name]
-            missing = [wire.value for wire in self._context.plan.regions[name].reads if wire.value not in self._env]
+            reads = self._context.plan.regions[name].reads
+            missing = [wire.value for wire in reads if wire.value not in self.environment]
             if name not in self._context.regions:
-                self._use_declared(name)
+                self.use_declared(name)
             elif missing:
                 self._found(findings.untraced(self._context, name, missing))
-                self._use_declared(name)
+                self.use_declared(name)
             else:
                 if self._purpose == "judge":
                     self._tracer.progress(f"trace {name}" + (f" {self._bucket}" if self._bucket.sizes else ""))
@@ -148,10 +152,13 @@ class _Pass:
         yield from self._result.params.items()
         for name, buffer in self._context.spec.buffers.items():
             if buffer.role != "output" and buffer.attr is None:
-                yield name, self._context.buffers.view(name, self._bucket)
+                # An alias: a region that transposes or resizes it in place changes its own.
+                yield name, self._context.buffers.view(name, self._bucket).detach()
 
     def _region(self, name: str, *, eager: bool) -> None:
-        recorder = _FakeRecorder(name, self._tracer.names)
+        region = self._context.spec.regions[name]
+        within = any(update.within is not None for update in region.updates)
+        recorder = _FakeRecorder(name, self._tracer.names if within else None)
         trace = RegionTrace(recorder.recording, dict(self._origins))
         self._result.regions[name] = trace
         call = self._quietly if eager or self._purpose != "judge" else self._watched
@@ -165,14 +172,16 @@ class _Pass:
                 self._found(findings.needs_values(self._context, name))
         except ModelError as error:
             trace.ended = True
-            self._found(findings.failed_call(self._context, name, error))
+            if not self._refused(name):  # what it did before it failed explains more than how it failed
+                self._found(findings.failed_call(self._context, name, error))
         except CaptureError as error:
             trace.ended = True
             self._found(findings.other_result(self._context, name, error))
         if eager:
-            self._seen |= {change.name for change in self._tracer.host.changes().rebound}
+            host: Any = self._tracer.host
+            self._seen |= effects.changed_names(host)
         if trace.ended:
-            self._use_declared(name)
+            self.use_declared(name)
         self._note_origins(trace)
 
     def _watched(self, name: str, recorder: Recorder) -> dict[str, Any]:
@@ -185,10 +194,10 @@ class _Pass:
             with ExitStack() as stack:
                 met = stack.enter_context(tracer.placement.judged())
                 watched = stack.enter_context(
-                    watch(name, device_label=tracer.watched_for, allowed_generators=generators, root=context.model)
+                    watch(name, device_label=context.backend.name, allowed_generators=generators, root=context.model)
                 )
                 stack.enter_context(recorder)
-                return self._call(name)
+                return self.call(name)
         finally:
             if watched is not None:
                 self._found(*watched.findings)
@@ -200,6 +209,7 @@ class _Pass:
         region = context.spec.regions[name]
         results = {each for sequence in context.plan.sequences.values() for each in sequence.results}
         found = effects.input_writes(context, region, recording)
+        found += effects.input_shapes(context, name, self._bucket, self.environment)
         found += effects.result_writes(context, region, recording, self._origins, results)
         host: Any = self._tracer.host
         errors, warnings = effects.host_changes(name, host, recording, self._seen)
@@ -209,66 +219,83 @@ class _Pass:
     def _quietly(self, name: str, recorder: Recorder) -> dict[str, Any]:
         """Call a region whose hazards are nobody's concern; still as a capture would, if it reads values otherwise."""
         if self._context.spec.regions[name].eager:
-            with watch(name, device_label=self._tracer.watched_for, root=self._context.model), recorder:
-                return self._call(name)
+            with watch(name, device_label=self._context.backend.name, root=self._context.model), recorder:
+                return self.call(name)
         try:
             with recorder:
-                return self._call(name)
+                return self.call(name)
         except ModelError as error:
             if not lacks_value(error.__cause__ or error):
                 raise
             recorder.recording = self._result.regions[name].recording = Recording()
         with inside_capture(name), recorder:
             try:
-                return self._call(name)
+                return self.call(name)
             except ModelError as error:
                 if lacks_value(error.__cause__ or error):
                     raise TraceEnded from error
                 raise
 
-    def _call(self, name: str) -> dict[str, Any]:
-        """Call a region on named values, write back its states, and make its outputs known."""
+    def call(self, name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Call a region on named values, write back its states, and make its outputs known.
+
+        ``given`` are values that differ from those of the pass.
+        """
         context = self._context
-        outputs = context.regions[name](self._env)
+        reads = [wire.value for wire in context.plan.regions[name].reads]
+        self._found(*(findings.in_region(context.spec, name, each) for each in self._stale.findings(name, reads)))
+        returned = context.regions[name]({**self.environment, **(given or {})})
+        static = [output for output in returned if output in context.buffers.static]
+        written = {output: context.buffers.view(output, self._bucket) for output in static}
+        outputs = apart(returned, written)
         for output, value in outputs.items():
-            buffer = context.spec.buffers.get(output)
-            self._env[output] = value
-            if buffer is None:
-                try:
-                    flatten(value, place=f"output '{output}'")
-                except UnknownTypeError as error:
-                    raise CaptureError(f"region '{name}': {error}") from None
-                continue
-            try:
-                check_output(name, buffer, value, context.shape(buffer.shape or (), self._bucket))
-            except (CaptureError, HazardError) as error:
-                self._found(findings.other_result(context, name, error, output))
-                self._declare(output)
-                continue
-            if output in context.buffers.static:
-                self._env[output] = context.buffers.view(output, self._bucket)
-                self._env[output].copy_(value)
+            self._take(name, output, value, written.get(output))
+        self._stale.note(name, outputs.keys(), written, self.environment)
         return outputs
 
-    def _use_declared(self, name: str) -> None:
+    def _take(self, name: str, output: str, value: Any, view: torch.Tensor | None) -> None:
+        """Make one output known, if it is as declared; else as it is declared."""
+        context, buffer = self._context, self._context.spec.buffers.get(output)
+        self.environment[output] = value
+        if buffer is None:
+            try:
+                flatten(value, place=f"output '{output}'")
+            except UnknownTypeError as error:
+                raise CaptureError(f"region '{name}': {error}") from None
+            return
+        try:
+            check_output(name, buffer, value, context.shape(buffer.shape or (), self._bucket))
+        except CaptureError as error:
+            self._found(findings.other_result(context, name, error, output))
+            self._declare(output)
+            return
+        if view is not None:
+            self.environment[output] = view.copy_(value)
+
+    def use_declared(self, name: str) -> None:
+        """Make the outputs of a region known that are not, as far as they are declared."""
         for output in self._context.spec.regions[name].outputs:
-            if output not in self._env:
+            if output not in self.environment:
                 self._declare(output)
 
     def _declare(self, output: str) -> None:
         """A fake tensor of the declared shape and dtype, if they are declared."""
         buffer = self._context.spec.buffers.get(output)
-        self._env.pop(output, None)
+        self.environment.pop(output, None)
         if output in self._context.buffers.static:
-            self._env[output] = self._context.buffers.view(output, self._bucket)
+            self.environment[output] = self._context.buffers.view(output, self._bucket)
         elif buffer is not None and buffer.shape is not None and buffer.dtype is not None:
             shape = self._context.shape(buffer.shape, self._bucket)
-            self._env[output] = torch.empty(shape, dtype=getattr(torch, buffer.dtype), device=torch.device("cpu"))
+            dtype = getattr(torch, buffer.dtype)
+            self.environment[output] = torch.empty(shape, dtype=dtype, device=self._context.device)
 
     def _note_origins(self, trace: RegionTrace) -> None:
         for name, value in trace.outputs.items():
             for leaf in flatten(value).leaves:
-                self._origins.setdefault(leaf.untyped_storage()._cdata, name)  # noqa: SLF001 - its identity
+                self._origins.setdefault(leaf.untyped_storage()._cdata, name)
+
+    def _refused(self, name: str) -> bool:
+        return any(each.code.startswith("GS70") and f"'{name}'" in each.message for each in self._result.findings)
 
     def _found(self, *found: Diagnostic) -> None:
         if self._purpose == "judge":

@@ -6,7 +6,6 @@ One table. Nothing here traces; an argument is a `Ref` of a recorded call, an ax
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from graphspec.runtime.recording import Call, Ref
 
@@ -109,8 +108,8 @@ MIXERS: Mapping[str, Callable[[Call], Mixed]] = {
     **dict.fromkeys(
         ("mean", "sum", "nansum", "nanmean", "amax", "amin", "aminmax", "max", "min", "prod", "var", "std", "var_mean",
          "std_mean", "argmax", "argmin", "logsumexp", "norm", "linalg_vector_norm", "any", "all", "median", "nanmedian",
-         "mode", "kthvalue", "topk", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "_softmax", "_log_softmax",
-         "_safe_softmax", "flip", "roll"),
+         "mode", "kthvalue", "topk", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "_softmax",
+         "_log_softmax", "_safe_softmax", "flip", "roll"),
         _REDUCED,
     ),
     "sort": _sorted,

@@ -74,9 +74,9 @@ class _Masks:
         made = {ref.storage for ref in refs_in(call.outputs)}
         if name in _PASS_ON and given and all(self._is_mask(ref) for ref in given):
             self._masks.update(made)
-        elif name in _APPLY and any(self._is_mask(ref) for ref in given):
-            self._masked.update(made)
-        elif name in _PASS_ON and any(ref.storage in self._masked for ref in given):
+            return
+        applied = name in _APPLY and any(self._is_mask(ref) for ref in given)
+        if applied or (name in _PASS_ON and any(ref.storage in self._masked for ref in given)):
             self._masked.update(made)
 
     def _is_mask(self, ref: Ref) -> bool:
@@ -86,8 +86,8 @@ class _Masks:
 def _finding(region: str, dim: str, call: Call, ref: Ref, axis: int) -> Diagnostic:
     return Diagnostic(
         "GS747",
-        f"region '{region}': {call.name} at {call.site} works along axis {axis} of a tensor {list(ref.size)}, which holds "
-        f"the rows of dim '{dim}': rows that a bucket pads would reach real ones",
+        f"region '{region}': {call.name} at {call.site} works along axis {axis} of a tensor {list(ref.size)}, which "
+        f"holds the rows of dim '{dim}': rows that a bucket pads would reach real ones",
         severity="warning",
         file=call.site.file or None,
         line=call.site.line or None,
