@@ -184,6 +184,10 @@ class Recorder(TorchDispatchMode):
         except Exception as error:
             self.failed = (str(func.name()), where, error)
             raise
+        if func._schema.is_mutable and torch.Tag.inplace_view not in func.tags:
+            # `out=` of another size was resized to the result, and a replay must find it so.
+            noted_args = tuple(self._note(value, func, where) for value in args)
+            noted_kwargs = {key: self._note(value, func, where) for key, value in kwargs.items()}
         before = len(recording.bytes)
         returned = result if isinstance(result, tuple) else (result,)
         outputs = tuple(self._note(value, func, where, born=True) for value in returned)
