@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 from dataclasses import replace
@@ -98,16 +99,18 @@ class _Drawer:
         arguments = self._arguments(param)
         value = self._signature.params["p0"]["default"] if param else None
         worlds.enter({each.name: self._taker(each.value, value) for each in arguments})
-        start = copy.deepcopy(worlds.base.local) if param else {}
+        start: dict[str, Any] | None = None
+        if param:
+            with contextlib.suppress(RuntimeError):  # the model may hold a view of a parameter, which has no copy
+                start = copy.deepcopy(worlds.base.local)
         body = Body(rng, worlds, eager=eager, random_ops=self._random_ops, param=param)
         self._unpack(body, arguments)
-        updates = self._with_param(body, start, param) if param and not hazardous else None
+        if param and not hazardous:
+            self._with_param(body)
         body.fill(rng.choice((1, 2, 3, 4, 5, 7)))
         keys: dict[str, Any] = {"eager": True} if eager else {"warmup": rng.choice((0, 0, 1))}
-        if eager and self._worlds.padded and rng.random() < 0.0:
-            keys["rows"] = "bucket"
         if param and not hazardous and not eager:
-            updates = self._updates(body, start, param)
+            updates = None if start is None else self._updates(body, start, param)
             if updates is None:  # the param reaches nothing, or not as it is
                 arguments, body.lines = self._without(arguments, body, param)
             else:
@@ -175,8 +178,7 @@ class _Drawer:
             elif isinstance(each.value, str) and isinstance(self._worlds.base.named.get(each.value), tuple):
                 body.statement(f"{each.name}_0, {each.name}_1 = {each.name}")
 
-    def _with_param(self, body: Body, start: Any, param: str) -> None:
-        del start, param
+    def _with_param(self, body: Body) -> None:
         templates = (
             "{o} = {f} * {P}", "{o} = {f} + {P}", "{o} = {f} - {P}", "{o} = {f} / {P}", "{o} = {f}.clamp(max={P})", "{o} = F.leaky_relu({f}, {P})",
             "{o} = {f}.masked_fill({f} > 0, {P})", "{o} = torch.add({f}, {f2}, alpha={P})", "{o} = torch.full_like({f}, {P})", "{o} = {f}.new_full((2,), {P})",

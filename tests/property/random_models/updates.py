@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -36,7 +37,8 @@ def _seen(start: Mapping[str, Any], lines: list[str], name: str, value: Any) -> 
     local = {**copy.deepcopy(dict(start)), name: value}
     mode = _Log()
     try:
-        with torch.no_grad(), mode:
+        with torch.no_grad(), warnings.catch_warnings(), mode:
+            warnings.simplefilter("ignore")
             exec("\n".join(lines), GLOBALS, local)  # noqa: S102
     except Exception:  # noqa: BLE001  a value for which the region does not run is no value to show anything with
         return None

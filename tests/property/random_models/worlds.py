@@ -120,8 +120,8 @@ class Worlds:
         ours = self.base.tensors()
         for world in self.all[1:3]:
             for own, other in zip(ours, world.tensors(), strict=True):
-                if own.dtype == other.dtype and not other.requires_grad:
-                    _corner(other.data, own).copy_(own)
+                if own.dtype == other.dtype and not other.requires_grad and own.dim() == other.dim() and _dense(other):
+                    _corner(other, own).copy_(own)
 
     def _axis(self, first: int, second: int) -> Axis | None:
         if first == second:
@@ -233,6 +233,10 @@ def _sane(value: Any) -> bool:
         return True
     plain = value.detach().abs().to(torch.float32)
     return bool((plain < LARGEST).all()) if plain.numel() else True
+
+
+def _dense(value: torch.Tensor) -> bool:
+    return all(stride > 0 or size == 1 for size, stride in zip(value.shape, value.stride(), strict=True))
 
 
 def _corner(large: torch.Tensor, small: torch.Tensor) -> torch.Tensor:
