@@ -19,7 +19,7 @@ import torch
 
 from graphspec import spec as language
 from graphspec.backends.base import CaptureRequest, Slot
-from graphspec.errors import CaptureError, Diagnostic, GraphSpecError, HazardError
+from graphspec.errors import CaptureError, Diagnostic, GraphSpecError, HazardError, ModelError
 from graphspec.plan import Bucket, Graph
 from graphspec.runtime import effects
 from graphspec.runtime.contents import quiet
@@ -160,7 +160,7 @@ class Capturer:
     def _dry_run(self, event: Event, values: _Values, session: Session, seen: set[str]) -> list[Diagnostic]:
         context, region = self._context, self._region(event)
         recorder = Recorder(region.name, self._names)
-        generators = [attribute(context.model, path, f"region '{region.name}'") for path in region.generators]
+        generators = [_generator(context.model, path, region.name) for path in region.generators]
         with inside_capture(region.name), self._watch(region, generators) as watched:
             try:
                 with recorder:
@@ -172,6 +172,9 @@ class Capturer:
                 raise
         recording = recorder.recording
         trees = self._trees(region, outputs)
+        if not recording.calls and not any(tree.leaves for tree in trees.values()):
+            message = f"region '{region.name}' records no operator and returns no tensor: there is nothing to replay"
+            raise CaptureError(message, hint="mark it `eager: true`, or leave it out of `replay`")
         self._dry[event.region, event.bucket] = DryRun(
             recording,
             {name: [leaf.detach().clone() for leaf in tree.leaves] for name, tree in trees.items()},
@@ -493,6 +496,14 @@ class Capturer:
         findings = hook_findings(self._context.model)
         if findings:
             raise HazardError(findings)
+
+
+def _generator(model: Any, path: str, region: str) -> torch.Generator:
+    found = attribute(model, path, f"region '{region}'")
+    if not isinstance(found, torch.Generator):
+        message = f"region '{region}': {path} is a {type(found).__name__}, and `generators` names torch.Generator objects"
+        raise ModelError(message, hint="give the path of the attribute that holds the generator")
+    return found
 
 
 def check_output(region: str, buffer: language.Buffer, value: Any, shape: tuple[int, ...]) -> None:

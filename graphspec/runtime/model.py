@@ -43,6 +43,22 @@ def build_model(spec: language.Spec, device: torch.device) -> Any:
     return model
 
 
+def refuse_other_devices(model: Any, device: torch.device) -> None:
+    """Every parameter and buffer of a module must be on the device of the graphs. Raises ModelError naming the others."""
+    if not isinstance(model, torch.nn.Module):
+        return
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    others = [(name, tensor.device) for name, tensor in tensors if not _same_device(tensor.device, device)]
+    if others:
+        shown = ", ".join(f"model.{name} on {where}" for name, where in others[:8])
+        more = f" and {len(others) - 8} more" if len(others) > 8 else ""  # noqa: PLR2004
+        raise ModelError(f"the graphs are for {device}, and the model has {shown}{more}", hint=f"model.to('{device}')")
+
+
+def _same_device(have: torch.device, want: torch.device) -> bool:
+    return have.type == want.type and (want.index is None or have.index == want.index)
+
+
 def largest_sizes(spec: language.Spec) -> dict[str, int]:
     """Each dim's constant, or its largest bucket."""
     return {name: dim.value if isinstance(dim, language.Constant) else dim.sizes[-1] for name, dim in spec.dims.items()}

@@ -26,7 +26,7 @@ from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Variant
 from graphspec.runtime.devices import open_backend
 from graphspec.runtime.guards import Guard
 from graphspec.runtime.hazards import capturing
-from graphspec.runtime.model import build_model
+from graphspec.runtime.model import build_model, refuse_other_devices
 from graphspec.runtime.ranks import agree
 from graphspec.runtime.regions import bind_regions
 from graphspec.runtime.sequence import BoundSequence
@@ -75,6 +75,7 @@ def open_spec(
     backend = open_backend(device or spec.device, spec)
     try:
         built = build_model(spec, backend.device) if model is None else model
+        refuse_other_devices(built, backend.device)
         buffers = Buffers(spec, plan, backend.device)
         runner = Runner(Context(spec, plan, built, bind_regions(spec, built), buffers, backend), progress)
         if capture:

@@ -476,9 +476,21 @@ def test_a_host_value_in_a_result_that_changes_between_runs_is_refused(case, ret
 
 
 @pytest.mark.case("C23")
-def test_a_result_that_is_no_tensor_at_all_comes_back(case):
-    runner = case.open("def forward(self, x): return None", SPEC)
-    assert runner.run(x=torch.ones(2)) == {"y": None}
+def test_a_call_that_only_updates_a_state_returns_its_none(case):
+    runner = case.open(
+        "def forward(self, x, s): s.add_(x)",
+        """
+        buffers:
+          x: {shape: [2], dtype: float32}
+          s: {role: state, shape: [2], dtype: float32, init: 0}
+        regions:
+          main: {call: model, inputs: [x, s], outputs: y}
+        replay: [main]
+        """,
+    )
+    for count in (1, 2, 3):
+        assert runner.run(x=torch.ones(2)) == {"y": None}
+        assert runner.state["s"].tolist() == [count] * 2
 
 
 @pytest.mark.case("C23")

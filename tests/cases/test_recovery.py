@@ -42,7 +42,8 @@ def resident():
 
 @pytest.mark.case("C64")
 def test_a_hundred_runners_leave_memory_flat_and_nothing_alive(case):
-    path = case.write(LINEAR, SPEC)
+    source = LINEAR.replace("nn.Linear(4, 4)", "nn.Linear(4, 4); self.table = torch.ones(512, 512)")
+    path = case.write(source.replace("+ self.n", "+ self.n + self.table[0, 0]"), SPEC)
     gone = []
 
     def once():
@@ -61,7 +62,7 @@ def test_a_hundred_runners_leave_memory_flat_and_nothing_alive(case):
     gc.collect()
     assert [ref for ref in gone if ref() is not None] == []
     assert len(gc.get_objects()) - objects < 10 * REPETITIONS
-    assert resident() - before < 16 << 20
+    assert resident() - before < 64 << 20  # a leaked weight would be 100 MiB
 
 
 @pytest.mark.case("C64")
@@ -210,7 +211,7 @@ def test_a_refused_capture_repeated_a_hundred_times_leaves_memory_flat_and_then_
     gc.collect()
     assert ambient() == before
     assert len(gc.get_objects()) - objects < 10 * REPETITIONS
-    assert resident() - size < 16 << 20
+    assert resident() - size < 64 << 20
     runner.model.read = False
     runner.capture()
     x = torch.randn(4)
@@ -368,5 +369,5 @@ def test_a_device_that_is_not_there_is_one_clear_error(case):
 def test_a_model_whose_tensors_are_elsewhere_is_refused_naming_device_and_tensor(case):
     case.write(LINEAR, SPEC)
     model = case.module().Model().to("meta")
-    with case.refused(GraphSpecError, "meta", "linear.weight"):
+    with case.refused(ModelError, "meta", "model.linear.weight", "model.n"):
         graphspec.open(case.path, device="cpu", model=model)
