@@ -13,7 +13,7 @@ from graphspec.runtime.source import Site
 from graphspec.runtime.symbols.declared import decides_shape, is_view, occurrences, picked, suggestion
 from graphspec.runtime.symbols.node import Node, Origin
 from graphspec.runtime.symbols.trace import Passed, Read, Trace
-from graphspec.runtime.symbols.tree import exactly, nodes_in, part
+from graphspec.runtime.symbols.tree import exactly, moved, nodes_in, part
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class _Judge:
             node, params = parts[0], frozenset[str]().union(*(part.params for part in parts))
             origin = exactly(argument, self._params)
             update = self._declared.get((index, position))
-            if is_view(call) or (origin is not None and self._decides_shape(call, position, origin)):
+            if is_view(call) or self._decides_shape(call, position, argument, origin):
                 what = f"{of} is {_shown(argument)}, which decides a size or a view"
                 finding = self._finding("GS513", what, node, call.site, _SIZE)
             elif origin is None:
@@ -130,8 +130,11 @@ class _Judge:
         message = f"region '{self._region.name}': {what}, at {call.site}"
         return Diagnostic("GS511", message, file=call.site.file, line=call.site.line, hint=hint)
 
-    def _decides_shape(self, call: Call, position: int, origin: Origin) -> bool:
-        values = [part({origin[0]: value}, origin) for value in self._others.get(origin[0], ())]
+    def _decides_shape(self, call: Call, position: int, argument: Any, origin: Origin | None) -> bool:
+        if origin is not None:
+            values = [part({origin[0]: value}, origin) for value in self._others.get(origin[0], ())]
+        else:
+            values = [moved(argument, by) for by in (-1, 1, 2, 8)]
         return decides_shape(call, position, values)
 
     def _finding(self, code: str, what: str, node: Node, site: Site, hint: str) -> Diagnostic:

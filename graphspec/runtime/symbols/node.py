@@ -1,7 +1,8 @@
 """A number of the host that remembers how it was made: the node behind a ``torch.SymInt``, ``SymFloat`` or ``SymBool``.
 
 torch asks of a node only that it has the right methods, so this is one of graphspec's own. Against torch's, which needs
-a ShapeEnv, it costs no import of sympy (a second), reports every read with its place, and is never simplified away.
+a ShapeEnv, it reports every read, and whether Python or torch reads; a comparison never turns a symbol into a constant;
+and the expression stays as the model wrote it.
 """
 
 from __future__ import annotations

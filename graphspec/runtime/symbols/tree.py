@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
 from graphspec import spec as language
 from graphspec.runtime.symbols.interval import Interval
 from graphspec.runtime.symbols.node import Node, Origin, Reads
@@ -51,11 +49,9 @@ def changed(value: Any, change: Callable[[Node], Any]) -> Any:
     node = node_of(value)
     if node is not None:
         return change(node)
-    if isinstance(value, torch.Size) or (isinstance(value, tuple) and hasattr(value, "_fields")):
-        return value
-    if isinstance(value, (list, tuple)):
+    if type(value) in (list, tuple):  # not what is derived from them: a size, a named tuple, a model's output
         return type(value)(changed(item, change) for item in value)
-    if isinstance(value, dict):
+    if type(value) is dict:
         return {key: changed(item, change) for key, item in value.items()}
     return value
 
@@ -77,6 +73,13 @@ def nodes_in(argument: Any) -> list[Node]:
     if isinstance(argument, Node):
         return [argument]
     return [node for item in argument for node in nodes_in(item)] if isinstance(argument, (list, tuple)) else []
+
+
+def moved(argument: Any, by: int) -> Any:
+    """An argument of a trace as it could be in another run: every number in it that can change, moved."""
+    if isinstance(argument, Node):
+        return argument.value + by
+    return [moved(item, by) for item in argument] if isinstance(argument, (list, tuple)) else argument
 
 
 def exactly(argument: Any, params: Mapping[str, Any]) -> Origin | None:
