@@ -432,7 +432,128 @@ FOREACH = [
     Case("foreach norm", foreach("norm"), PAIR, (F32,)),
 ]
 
+
+def with_two(f: Callable[..., torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: f(x, 2)
+
+
+# In-place and scalar forms have symbols of their own, so each needs a row: a wrong signature shows nowhere else.
+ONE = LAYOUTS[:1]
+METHODS = [
+    *(
+        Case(f"{name}_ in place", inplace(getattr(torch.Tensor, f"{name}_")), values="unit", layouts=ONE)
+        for name in (
+            *("acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp2", "expm1", "floor", "frac", "log"),
+            *("log10", "log1p", "log2", "reciprocal", "rsqrt", "sin", "sinh", "sqrt", "tan", "tril", "triu"),
+            *("nan_to_num", "logical_not"),
+        )
+    ),
+    *(
+        Case(f"{name}_ tensor", inplace(getattr(torch.Tensor, f"{name}_")), PAIR, (F32, I64), "positive", ONE)
+        for name in (
+            *("eq", "ne", "lt", "le", "gt", "ge", "floor_divide", "fmod", "pow", "remainder", "sub"),
+            *("logical_and", "logical_or", "clamp_min", "clamp_max"),
+        )
+    ),
+    *(
+        Case(
+            f"{name}_ scalar",
+            inplace(with_two(getattr(torch.Tensor, f"{name}_"))),
+            ((4, 6),),
+            (F32, I64),
+            "positive",
+            ONE,
+        )
+        for name in ("eq", "ne", "lt", "le", "gt", "ge", "floor_divide", "fmod", "pow", "remainder", "clamp_max")
+    ),
+    *(
+        Case(f"{name} scalar", with_two(getattr(torch, name)), dtypes=(F32, I64), layouts=ONE)
+        for name in ("eq", "ne", "lt", "le", "gt", "ge", "clamp_max", "floor_divide")
+    ),
+    *(
+        Case(f"bitwise_{name} forms", inplace(lambda x, y, f=f: f(f(x, y), 5)), PAIR, (I64,), layouts=ONE)
+        for name, f in {
+            "and": torch.Tensor.bitwise_and_,
+            "xor": torch.Tensor.bitwise_xor_,
+            "or": torch.bitwise_or,
+            "and new": torch.bitwise_and,
+            "xor new": torch.bitwise_xor,
+        }.items()
+    ),
+    *(
+        Case(f"{name} in place", inplace(f), layouts=ONE)
+        for name, f in {
+            "hardsigmoid": lambda x: F.hardsigmoid(x, inplace=True),
+            "hardswish": lambda x: F.hardswish(x, inplace=True),
+            "hardtanh": lambda x: F.hardtanh(x, inplace=True),
+            "leaky_relu": lambda x: F.leaky_relu(x, 0.1, inplace=True),
+            "mish": lambda x: F.mish(x, inplace=True),
+            "div_ scalar": lambda x: x.div_(4),
+            "div_ mode scalar": lambda x: x.div_(4, rounding_mode="floor"),
+        }.items()
+    ),
+    Case("div_ mode tensor", inplace(lambda x, y: x.div_(y, rounding_mode="trunc")), PAIR, (F32, I64), "positive", ONE),
+    Case("floor_divide tensor", torch.floor_divide, PAIR, (F32, I64), "positive", ONE),
+    Case("fmod tensor", torch.fmod, PAIR, (F32, I64), "positive", ONE),
+    Case("clamp_max tensor", torch.clamp_max, PAIR, (F32, I64), layouts=ONE),
+    Case("clamp_ tensors", inplace(lambda x, y: x.clamp_min_(y).clamp_max_(y + 1)), PAIR, layouts=ONE),
+    Case("lerp_ tensor", inplace(torch.Tensor.lerp_), (*PAIR, (4, 6)), values="unit", layouts=ONE),
+    Case("rsub tensor", lambda x, y: torch.rsub(x, y, alpha=2), PAIR, NUMBERS, layouts=ONE),
+    Case("remainder of scalar", lambda x: torch.remainder(7, x), dtypes=(F32, I64), values="positive", layouts=ONE),
+    Case("shift tensor", lambda x: (x * x) << (x * x), dtypes=(I64,), values="positive", layouts=ONE),
+    Case("isposinf", lambda x: torch.isposinf(x / 0), layouts=ONE),
+    Case("addmm_", inplace(lambda c, a, b: c.addmm_(a, b, beta=0.5, alpha=2)), ((4, 5), (4, 6), (6, 5)), layouts=ONE),
+    Case("addbmm", torch.addbmm, ((4, 5), (3, 4, 6), (3, 6, 5)), layouts=ONE),
+    Case("addr", torch.addr, ((6, 4), (6,), (4,)), layouts=ONE),
+    Case("mv", torch.mv, ((4, 6), (6,)), layouts=ONE),
+    Case("aminmax", lambda x: (*torch.aminmax(x), *torch.aminmax(x, dim=1)), dtypes=(F32,), layouts=ONE),
+    Case("std_mean", lambda x: torch.std_mean(x, 1), dtypes=(F32,), layouts=ONE),
+    Case("norm p", lambda x: (x.norm(p=3), x.norm(p=1, dim=1)), dtypes=(F32,), layouts=ONE),
+    Case("range", lambda x: torch.range(0, 5, device=x.device), dtypes=(F32,), layouts=ONE),
+    Case("index_fill_", inplace(lambda x, i: x.index_fill_(1, i, 7)), ((4, 6), INDEX), NUMBERS, layouts=ONE),
+    Case("scatter value", lambda x, i: x.scatter(0, i, 5), ((4, 6), ROWS), NUMBERS, layouts=ONE),
+    Case("scatter_", inplace(lambda x, i, y: x.scatter_(0, i[:1], y)), ((4, 6), ROWS, (2, 6)), NUMBERS, layouts=ONE),
+    Case(
+        "masked_scatter_",
+        inplace(torch.Tensor.masked_scatter_),
+        ((4, 6), MASK, (4, 6)),
+        (F32, I64),
+        layouts=ONE,
+    ),
+    Case("repeat_interleave flat", lambda x: x.repeat_interleave(3), dtypes=NUMBERS, layouts=ONE),
+    Case("repeat_interleave counts", lambda x, i: x.repeat_interleave(i, dim=0), ((3, 6), INDEX), NUMBERS, layouts=ONE),
+    Case(
+        "cross_entropy of images",
+        lambda x, t: F.cross_entropy(x, t),
+        ((2, 4, 3, 3), torch.arange(18).reshape(2, 3, 3) % 4),
+        (F32,),
+        layouts=ONE,
+    ),
+    Case(
+        "cross_entropy of images grad",
+        gradient(F.cross_entropy),
+        ((2, 4, 3, 3), torch.arange(18).reshape(2, 3, 3) % 4),
+        (F32,),
+        layouts=ONE,
+    ),
+    Case("bce grad", gradient(lambda x, y: F.binary_cross_entropy(x, y.detach())), PAIR, (F32,), "unit", ONE, 5),
+    Case("foreach pow list", foreach("pow", "list"), PAIR, (F32,), "positive", ONE),
+    Case("foreach pow scalars", foreach("pow", [2.0, 3.0]), PAIR, (F32,), "positive", ONE),
+    Case("foreach copy", lambda x, y: torch._foreach_copy_([x * 0, y * 0], [x, y]), PAIR, (F32,), layouts=ONE),
+    *(
+        Case(f"foreach {name} forms", foreach(name), PAIR, (F32,), "positive", ONE)
+        for name in ("log", "sigmoid", "sign", "tanh")
+    ),
+    *(
+        Case(f"foreach {name} {kind}", foreach(name, value), PAIR, (F32,), "positive", ONE)
+        for name in ("maximum", "minimum")
+        for kind, value in {"scalar form": 1.5, "list form": "list", "scalars form": [1.0, 2.0]}.items()
+    ),
+    Case("foreach sub scalars", foreach("sub", [1.0, 2.0]), PAIR, (F32,), layouts=ONE),
+]
+
 CASES = [
+    *METHODS,
     *(*ELEMENTWISE, *BINARY, *COPIES, *GENERATED, *REDUCTIONS, *MATMULS, *ACTIVATIONS, *NORMS, *INDEXING, *IMAGES),
     *(*LOSSES, *FOREACH),
 ]
