@@ -32,6 +32,7 @@ from graphspec.runtime.regions import bind_regions
 from graphspec.runtime.sequence import BoundSequence
 from graphspec.runtime.states import States
 from graphspec.runtime.stats import Stats
+from graphspec.runtime.storages import outside_inference
 from graphspec.runtime.updates import specialized
 from graphspec.runtime.watchers import guard_for
 from graphspec.runtime.weights import load_weights, read_weights
@@ -74,9 +75,10 @@ def open_spec(
     plan = compile_spec(spec)
     backend = open_backend(device or spec.device, spec)
     try:
-        built = build_model(spec, backend.device) if model is None else model
+        with outside_inference():
+            built = build_model(spec, backend.device) if model is None else model
+            buffers = Buffers(spec, plan, backend.device)
         refuse_other_devices(built, backend.device)
-        buffers = Buffers(spec, plan, backend.device)
         runner = Runner(Context(spec, plan, built, bind_regions(spec, built), buffers, backend), progress)
         if capture:
             runner.capture()
@@ -185,7 +187,8 @@ class Runner:
         """The graphs of a variant; captured now if they are not there. The oldest of many are dropped."""
         graphs = self._sets.get(variant)
         if graphs is None:
-            graphs = Capturer(self._context, variant, self._progress).capture()
+            with outside_inference():
+                graphs = Capturer(self._context, variant, self._progress).capture()
             if len(self._sets) >= VARIANTS:
                 oldest = next(iter(self._sets))
                 self._sets.pop(oldest).release(self._context.backend)

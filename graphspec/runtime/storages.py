@@ -24,7 +24,17 @@ _SPARSE: Mapping[torch.layout, tuple[str, ...]] = {
 @contextmanager
 def quiet() -> Iterator[None]:
     """Work of graphspec's own: no dispatch mode, no function mode, no autograd."""
-    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():  # noqa: SLF001
+    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+        yield
+
+
+@contextmanager
+def outside_inference() -> Iterator[None]:
+    """What is made here is written in place later, which no inference tensor allows: the caller's mode stays outside."""
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(mode=False), torch.no_grad():
         yield
 
 
@@ -92,7 +102,7 @@ def layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def key_of(storage: torch.UntypedStorage) -> int:
     """The address of the storage's own structure: unique while a weak reference to it is held."""
-    key: int = storage._cdata  # noqa: SLF001
+    key: int = storage._cdata
     return key
 
 
