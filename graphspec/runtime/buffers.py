@@ -14,11 +14,16 @@ from graphspec import spec as language
 from graphspec.errors import ModelError
 from graphspec.plan import Bucket, concrete
 
-FORMATS = {
+_FORMATS = {
     "contiguous": torch.contiguous_format,
     "channels_last": torch.channels_last,
     "channels_last_3d": torch.channels_last_3d,
 }
+
+
+def strides_of(shape: tuple[int, ...], layout: str | None) -> tuple[int, ...]:
+    """The strides of a dense tensor in a declared layout. Worked out here: not every device makes every format."""
+    return torch.empty(shape, device="meta", memory_format=_FORMATS[layout or "contiguous"]).stride()
 
 
 class StaticBuffer:
@@ -57,10 +62,7 @@ class StaticBuffer:
 
     def _dense(self, shape: tuple[int, ...]) -> torch.Tensor:
         flat = self.whole[: math.prod(shape)]
-        if self.spec.layout in (None, "contiguous"):
-            return flat.view(shape)
-        like = torch.empty(shape, device="meta").to(memory_format=FORMATS[self.spec.layout])
-        return flat.as_strided(shape, like.stride())
+        return flat.as_strided(shape, strides_of(shape, self.spec.layout))
 
     def _cut(self, shape: tuple[int, ...]) -> torch.Tensor:
         return self.largest[tuple(slice(0, size) for size in shape)]

@@ -11,7 +11,7 @@ from graphspec import plan as plans
 from graphspec import spec as language
 from graphspec.errors import InputError
 from graphspec.plan import concrete
-from graphspec.runtime.buffers import FORMATS
+from graphspec.runtime.buffers import strides_of
 from graphspec.runtime.capture import check_output
 from graphspec.runtime.context import Context
 from graphspec.runtime.request import Request
@@ -116,7 +116,8 @@ def _sizes(sequence: plans.Sequence, request: Request) -> dict[str, int]:
 
 def _placed(tensor: torch.Tensor, buffer: language.Buffer, device: torch.device) -> torch.Tensor:
     """An input as eager would get it: on the device, in the declared layout."""
-    return tensor.to(device).clone(memory_format=FORMATS[buffer.layout or "contiguous"])
+    strides = strides_of(tuple(tensor.shape), buffer.layout)
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=device).copy_(tensor)
 
 
 def _own(value: Any, context: Context, name: str) -> Any:
