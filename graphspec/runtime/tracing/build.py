@@ -11,6 +11,7 @@ from graphspec import spec as language
 from graphspec.errors import ModelError
 from graphspec.runtime.hazards.fake import lacks_value
 from graphspec.runtime.model import build_model, import_object
+from graphspec.runtime.source import site_of
 from graphspec.runtime.tracing.constants import HostConstants, HostReads
 from graphspec.runtime.tracing.fake import FakeWorld, without_initialisers
 from graphspec.runtime.tracing.placement import Placement
@@ -21,12 +22,14 @@ def build_fake(spec: language.Spec, world: FakeWorld, placement: Placement) -> A
     # Once outside first: what libraries make at their import stays real, for whoever uses them after us.
     import_object(spec.model.factory, spec.folder)
     constants = HostConstants()
-    with world.entered(), placement.followed(), without_initialisers(), constants, HostReads(constants):
+    with world.entered(), placement.building(), without_initialisers(), constants, HostReads(constants):
         try:
             return build_model(replace(spec, model=replace(spec.model, weights=None)), torch.device("cpu"))
         except ModelError as error:
             if error.__cause__ is None or not lacks_value(error.__cause__):
                 raise
             hint = "compute it from numbers, with math or numpy, or guard it; `check` builds models without values"
-            message = f"the factory {spec.model.factory} reads the value of a tensor, and fake tensors have none"
-            raise ModelError(message, hint=hint) from error.__cause__
+            place = site_of(error.__cause__)
+            where = f", at {place}" if place.line else ""
+            message = f"the factory {spec.model.factory} reads the value of a tensor, and fake tensors have none{where}"
+            raise ModelError(message, hint=hint) from None

@@ -8,6 +8,7 @@ padded dim one more size is traced to see along which axes its rows lie: what ho
 from __future__ import annotations
 
 import gc
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,7 +51,7 @@ def check_spec(spec: language.Spec, device: str | None = None, progress: Progres
     """
     label = (device or spec.device).partition(":")[0]
     plan = compile_spec(spec)
-    world, placement = FakeWorld(), Placement()
+    world, placement = FakeWorld(), Placement(active=label != "cpu")
     with _no_collections(), warnings.catch_warnings():
         # Layouts are compared by address too; all fake tensors are at the same one.
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
@@ -62,8 +63,9 @@ def check_spec(spec: language.Spec, device: str | None = None, progress: Progres
             buffers = Buffers(spec, plan, torch.device("cpu"))
         backend: Any = JudgedDevice(label, handlers=bool(spec.npu.handlers))
         context = Context(spec, plan, model, regions, buffers, backend)
+        host = HostState(model, {region.spec.call: region.function for region in regions.values()})
         special = specialized(spec, backend.can_update)
-        tracer = Tracer(context, world, placement, HostState(model), ModuleNames(model), label, special, progress)
+        tracer = Tracer(context, world, placement, host, ModuleNames(model), label, special, progress)
         if any(spec.regions[name].hooks == "refuse" for name in regions if not spec.regions[name].eager):
             found += hook_findings(model)
         traced, judged = _judged(tracer)
@@ -176,7 +178,8 @@ def _each_once(found: list[Diagnostic]) -> list[Diagnostic]:
     """Without what a second bucket repeats; in order of place, those of the spec and the model apart."""
     seen: dict[Any, Diagnostic] = {}
     for each in found:
-        seen.setdefault((each.code, each.file, each.line, each.column, each.message if each.line is None else ""), each)
+        said = re.sub(r"\d+", "#", each.message)  # the sizes of the bucket
+        seen.setdefault((each.code, each.file, each.line, each.column, said), each)
     return sorted(seen.values(), key=lambda each: (each.file or "", each.line or 0, each.column or 0, each.code))
 
 

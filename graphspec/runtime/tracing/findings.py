@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -35,12 +36,13 @@ def in_region(spec: language.Spec, region: str, found: Diagnostic) -> Diagnostic
     return finding(spec.document, found.code, found.message, path, key=True, hint=found.hint, severity=found.severity)
 
 
-def failed_call(context: Context, region: str, error: ModelError) -> Diagnostic:
+def failed_call(context: Context, region: str, error: ModelError, bucket: str) -> Diagnostic:
     """A region whose call raises: at the innermost line of the model."""
+    message = error.message.rstrip(".") + (f", at {bucket}" if bucket else "")
     place = site_of(error.__cause__) if error.__cause__ is not None else NOWHERE
     if not place.line:
-        return finding(context.spec.document, "GS741", error.message, ("regions", region), key=True, hint=error.hint)
-    return Diagnostic("GS741", error.message, file=place.file, line=place.line, hint=error.hint)
+        return finding(context.spec.document, "GS741", message, ("regions", region), key=True, hint=error.hint)
+    return Diagnostic("GS741", message, file=place.file, line=place.line, hint=error.hint)
 
 
 def other_result(context: Context, region: str, error: GraphSpecError, output: str | None = None) -> Diagnostic:
@@ -100,7 +102,7 @@ def host_tensors(region: str, met: Sequence[Meeting], host: HostState, label: st
 
 def _host_tensor(region: str, meeting: Meeting, name: str | None, label: str) -> Diagnostic:
     where = label if label != "auto" else "npu or cuda"
-    attribute = name.rpartition(".")[2] if name else "NAME"
+    attribute = re.split(r"[.:]", name)[-1] if name else "NAME"
     if isinstance(meeting.value, np.generic):
         what = f"{name}, a numpy {meeting.value.dtype} on the host"
         hint = f"make it a Python number, or a buffer: self.register_buffer('{attribute}', torch.tensor(...))"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,9 @@ from graphspec.runtime.reach import Reach, reach
 class HostState:
     """The Python side of `runtime.preserve`, without contents: fake tensors have none."""
 
-    def __init__(self, model: Any) -> None:
-        self._roots = {"model": model}
+    def __init__(self, model: Any, calls: Mapping[str, Any]) -> None:
+        """``calls`` are the callables of the regions, by path: what they name of their globals counts too."""
+        self._roots = {"model": model, **calls}
         self.reach: Reach = reach(self._roots)
         self._objects = PythonState(self.reach)
         self._ambient = Ambient.take(())
@@ -43,4 +46,5 @@ class HostState:
                         return part.slot(key, self.reach.label(key), ()).name
             return None
         slots = self.reach.slots_of(value) or self.reach.slots_of_storage(value)
-        return slots[0].name if slots else None
+        # A file of the user's is imported under a name of graphspec's own.
+        return re.sub(r"^graphspec_model_[0-9a-f]+_(\w+)\.", r"\1.py:", slots[0].name) if slots else None

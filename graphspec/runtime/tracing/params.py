@@ -13,7 +13,8 @@ from graphspec.runtime.proof import differences, fresh_memory
 from graphspec.runtime.samples import probes
 from graphspec.runtime.symbols import Passed, Runs, Stages, SymbolTracer, Target, plain, second_run
 from graphspec.runtime.tracing import findings
-from graphspec.runtime.tracing.passes import Pass, PassResult, RegionTrace, Tracer
+from graphspec.runtime.tracing.passes import PassResult, RegionTrace, Tracer
+from graphspec.runtime.tracing.values import Values
 from graphspec.runtime.updates import bind_updates
 
 
@@ -23,11 +24,15 @@ def judge_params(tracer: Tracer, bucket: Bucket, first: PassResult, again: PassR
     ``first`` ran on the default params, ``again`` on others.
     """
     passed: dict[str, list[Passed]] = {}
-    yield from _on_symbols(tracer, bucket, first, passed)
+    refused = set()
+    for name, found in _on_symbols(tracer, bucket, first, passed):
+        refused.add(name)
+        yield findings.in_region(tracer.context.spec, name, found)
     for name, trace in first.regions.items():
         other = again.regions.get(name)
         if not tracer.context.spec.regions[name].eager and not trace.ended and other is not None and not other.ended:
-            for found in _second_run(tracer, name, (trace, other), (first, again), passed.get(name, [])):
+            known = None if name in refused else passed.get(name, [])
+            for found in _second_run(tracer, name, (trace, other), (first, again), known):
                 yield findings.in_region(tracer.context.spec, name, found)
 
 
@@ -36,8 +41,9 @@ def _second_run(
     name: str,
     traces: tuple[RegionTrace, RegionTrace],
     results: tuple[PassResult, PassResult],
-    passed: list[Passed],
+    passed: list[Passed] | None,
 ) -> list[Diagnostic]:
+    """What a second run shows; of a region that symbols have judged already (no ``passed``), its updates only."""
     region = tracer.context.spec.regions[name]
     first, second = (trace.recording for trace in traces)
     params = (results[0].params, results[1].params)
@@ -45,6 +51,8 @@ def _second_run(
         bindings = bind_updates(region, second, params[1], params[0], tracer.context.backend)
     except HazardError as error:
         return list(error.diagnostics)
+    if passed is None:
+        return []
     refreshed = {(binding.slot.call, binding.slot.position) for binding in bindings}
     found = differences(name, first, second, refreshed, params)
     taken = frozenset(_taken(tracer, name))
@@ -54,7 +62,7 @@ def _second_run(
 
 def _on_symbols(
     tracer: Tracer, bucket: Bucket, first: PassResult, passed: dict[str, list[Passed]]
-) -> Iterator[Diagnostic]:
+) -> Iterator[tuple[str, Diagnostic]]:
     targets = [
         Target(name, tracer.context.spec.regions[name], params, trace.recording)
         for name, trace in first.regions.items()
@@ -64,11 +72,11 @@ def _on_symbols(
     ]
     if not targets:
         return
-    runs: list[Pass] = []
+    runs: list[Values] = []
 
     def rewind() -> None:
         tracer.host.restore()
-        runs[:] = [Pass(tracer, bucket, "again", PassResult(first.params))]
+        runs[:] = [Values(tracer.context, bucket, first.params, lambda _: None)]
 
     def run(name: str, given: Mapping[str, Any]) -> None:
         try:
@@ -76,7 +84,7 @@ def _on_symbols(
         except TraceEnded as ended:
             raise CaptureError(f"region '{name}' needs a value") from ended
         runs[0].environment.update({output: plain(value) for output, value in outputs.items()})
-        runs[0].use_declared(name)
+        runs[0].use_declared(name, outputs)
 
     with tracer.world.entered(), tracer.placement.followed():
         steps = Stages(tracer.order(), rewind, run)
@@ -85,7 +93,7 @@ def _on_symbols(
     tracer.host.restore()
     for target, each in judged:
         passed.setdefault(target.step, []).extend(each.passed)
-        yield from (findings.in_region(tracer.context.spec, target.step, found) for found in each.findings)
+        yield from ((target.step, found) for found in each.findings)
 
 
 def _taken(tracer: Tracer, name: str) -> list[str]:

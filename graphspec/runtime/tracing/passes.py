@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch._ops import OpOverload
 
+from graphspec import spec as language
 from graphspec.errors import CaptureError, Diagnostic, ModelError
+from graphspec.hazards import CODES as HAZARDS
 from graphspec.plan import Bucket
 from graphspec.runtime import effects
-from graphspec.runtime.capture import check_output
 from graphspec.runtime.context import Context
 from graphspec.runtime.hazards import TraceEnded, inside_capture, watch
 from graphspec.runtime.hazards.fake import lacks_value
@@ -25,9 +25,8 @@ from graphspec.runtime.tracing import findings
 from graphspec.runtime.tracing.fake import FakeWorld
 from graphspec.runtime.tracing.host import HostState
 from graphspec.runtime.tracing.kernels import KernelMissingError
-from graphspec.runtime.tracing.placement import Meeting, Placement
-from graphspec.runtime.trees import UnknownTypeError, flatten
-from graphspec.runtime.write_back import StaleViews, apart
+from graphspec.runtime.tracing.placement import Placement
+from graphspec.runtime.tracing.values import Values
 
 #: ``warm-up`` reports nothing and lets the model create what it creates lazily; ``judge`` reports; ``again`` does not.
 Purpose = Literal["warm-up", "judge", "again"]
@@ -119,7 +118,7 @@ class Tracer:
 
 
 class Pass:
-    """The named values of one pass, and the calls on them."""
+    """Calls every region once. Inside the fake world."""
 
     def __init__(self, tracer: Tracer, bucket: Bucket, purpose: Purpose, result: PassResult) -> None:
         self._tracer = tracer
@@ -127,90 +126,76 @@ class Pass:
         self._bucket = bucket
         self._purpose = purpose
         self._result = result
-        self.environment: dict[str, Any] = dict(self._start())
-        self._origins: dict[int, str] = {}
-        self._stale = StaleViews()
         self._seen: set[str] = set()  # changes of the host that are reported, or no region's to answer for
+        self.values = Values(tracer.context, bucket, result.params, self._found)
 
     def run(self) -> None:
         """Call every region, or make its outputs as declared where it cannot be called."""
         for name in self._tracer.order():
-            region = self._context.spec.regions[name]
-            reads = self._context.plan.regions[name].reads
-            missing = [wire.value for wire in reads if wire.value not in self.environment]
             if name not in self._context.regions:
-                self.use_declared(name)
-            elif missing:
+                self.values.use_declared(name)
+            elif missing := self.values.missing(name):
                 self._found(findings.untraced(self._context, name, missing))
-                self.use_declared(name)
+                self.values.use_declared(name)
             else:
                 if self._purpose == "judge":
                     self._tracer.progress(f"trace {name}" + (f" {self._bucket}" if self._bucket.sizes else ""))
-                self._region(name, eager=region.eager)
+                self._region(name, self._context.spec.regions[name])
 
-    def _start(self) -> Iterator[tuple[str, Any]]:
-        yield from self._result.params.items()
-        for name, buffer in self._context.spec.buffers.items():
-            if buffer.role != "output" and buffer.attr is None:
-                # An alias: a region that transposes or resizes it in place changes its own.
-                yield name, self._context.buffers.view(name, self._bucket).detach()
-
-    def _region(self, name: str, *, eager: bool) -> None:
-        region = self._context.spec.regions[name]
+    def _region(self, name: str, region: language.Region) -> None:
         within = any(update.within is not None for update in region.updates)
         recorder = _FakeRecorder(name, self._tracer.names if within else None)
-        trace = RegionTrace(recorder.recording, dict(self._origins))
-        self._result.regions[name] = trace
-        call = self._quietly if eager or self._purpose != "judge" else self._watched
+        trace = self._result.regions[name] = RegionTrace(recorder.recording, dict(self.values.origins))
+        call = self._watched if self._purpose == "judge" and not region.eager else self._quietly
         try:
             trace.outputs = call(name, recorder)
-        except TraceEnded as ended:
+        except (TraceEnded, ModelError, CaptureError) as error:
             trace.ended = True
-            if isinstance(ended, KernelMissingError):
-                self._found(findings.missing_kernel(name, ended))
-            elif eager:
-                self._found(findings.needs_values(self._context, name))
-        except ModelError as error:
-            trace.ended = True
-            if not self._refused(name):  # what it did before it failed explains more than how it failed
-                self._found(findings.failed_call(self._context, name, error))
-        except CaptureError as error:
-            trace.ended = True
-            self._found(findings.other_result(self._context, name, error))
-        if eager:
+            self._found(*self._reasons(name, error, eager=region.eager))
+            self.values.use_declared(name)
+        if region.eager:
             host: Any = self._tracer.host
             self._seen |= effects.changed_names(host)
-        if trace.ended:
-            self.use_declared(name)
-        self._note_origins(trace)
+        self.values.note_origins(trace.outputs)
+
+    def _reasons(
+        self, name: str, error: TraceEnded | ModelError | CaptureError, *, eager: bool
+    ) -> Iterator[Diagnostic]:
+        """Why a region did not return, unless its findings say so."""
+        refused = any(each.code in HAZARDS and f"'{name}'" in each.message for each in self._result.findings)
+        if isinstance(error, KernelMissingError):
+            yield findings.missing_kernel(name, error)
+        elif isinstance(error, TraceEnded) and eager:
+            yield findings.needs_values(self._context, name)
+        elif isinstance(error, ModelError) and not refused:
+            yield findings.failed_call(self._context, name, error, str(self._bucket))
+        elif isinstance(error, CaptureError) and not refused:
+            yield findings.other_result(self._context, name, error)
 
     def _watched(self, name: str, recorder: Recorder) -> dict[str, Any]:
         context, tracer = self._context, self._tracer
         region = context.spec.regions[name]
         generators = [attribute(context.model, path, f"region '{name}'") for path in region.generators]
-        met: list[Meeting] = []
-        watched = None
-        try:
-            with ExitStack() as stack:
-                met = stack.enter_context(tracer.placement.judged())
-                watched = stack.enter_context(
-                    watch(name, device_label=context.backend.name, allowed_generators=generators, root=context.model)
-                )
-                stack.enter_context(recorder)
-                return self.call(name)
-        finally:
-            if watched is not None:
-                self._found(*watched.findings)
-                self._found(*self._effects(name, recorder.recording))
-            self._found(*findings.host_tensors(name, met, tracer.host, tracer.label))
+        with (
+            tracer.placement.judged() as met,
+            watch(
+                name, device_label=context.backend.name, allowed_generators=generators, root=context.model
+            ) as watched,
+        ):
+            try:
+                with recorder:
+                    return self.values.call(name)
+            finally:
+                self._found(*watched.findings, *self._effects(name, recorder.recording))
+                self._found(*findings.host_tensors(name, met, tracer.host, tracer.label))
 
     def _effects(self, name: str, recording: Recording) -> list[Diagnostic]:
         context = self._context
         region = context.spec.regions[name]
         results = {each for sequence in context.plan.sequences.values() for each in sequence.results}
         found = effects.input_writes(context, region, recording)
-        found += effects.input_shapes(context, name, self._bucket, self.environment)
-        found += effects.result_writes(context, region, recording, self._origins, results)
+        found += effects.input_shapes(context, name, self._bucket, self.values.environment)
+        found += effects.result_writes(context, region, recording, self.values.origins, results)
         host: Any = self._tracer.host
         errors, warnings = effects.host_changes(name, host, recording, self._seen)
         noticed = [Diagnostic("GS745", text, "warning") for text in warnings]
@@ -220,82 +205,16 @@ class Pass:
         """Call a region whose hazards are nobody's concern; still as a capture would, if it reads values otherwise."""
         if self._context.spec.regions[name].eager:
             with watch(name, device_label=self._context.backend.name, root=self._context.model), recorder:
-                return self.call(name)
+                return self.values.call(name)
         try:
             with recorder:
-                return self.call(name)
+                return self.values.call(name)
         except ModelError as error:
             if not lacks_value(error.__cause__ or error):
                 raise
             recorder.recording = self._result.regions[name].recording = Recording()
         with inside_capture(name), recorder:
-            try:
-                return self.call(name)
-            except ModelError as error:
-                if lacks_value(error.__cause__ or error):
-                    raise TraceEnded from error
-                raise
-
-    def call(self, name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Call a region on named values, write back its states, and make its outputs known.
-
-        ``given`` are values that differ from those of the pass.
-        """
-        context = self._context
-        reads = [wire.value for wire in context.plan.regions[name].reads]
-        self._found(*(findings.in_region(context.spec, name, each) for each in self._stale.findings(name, reads)))
-        returned = context.regions[name]({**self.environment, **(given or {})})
-        static = [output for output in returned if output in context.buffers.static]
-        written = {output: context.buffers.view(output, self._bucket) for output in static}
-        outputs = apart(returned, written)
-        for output, value in outputs.items():
-            self._take(name, output, value, written.get(output))
-        self._stale.note(name, outputs.keys(), written, self.environment)
-        return outputs
-
-    def _take(self, name: str, output: str, value: Any, view: torch.Tensor | None) -> None:
-        """Make one output known, if it is as declared; else as it is declared."""
-        context, buffer = self._context, self._context.spec.buffers.get(output)
-        self.environment[output] = value
-        if buffer is None:
-            try:
-                flatten(value, place=f"output '{output}'")
-            except UnknownTypeError as error:
-                raise CaptureError(f"region '{name}': {error}") from None
-            return
-        try:
-            check_output(name, buffer, value, context.shape(buffer.shape or (), self._bucket))
-        except CaptureError as error:
-            self._found(findings.other_result(context, name, error, output))
-            self._declare(output)
-            return
-        if view is not None:
-            self.environment[output] = view.copy_(value)
-
-    def use_declared(self, name: str) -> None:
-        """Make the outputs of a region known that are not, as far as they are declared."""
-        for output in self._context.spec.regions[name].outputs:
-            if output not in self.environment:
-                self._declare(output)
-
-    def _declare(self, output: str) -> None:
-        """A fake tensor of the declared shape and dtype, if they are declared."""
-        buffer = self._context.spec.buffers.get(output)
-        self.environment.pop(output, None)
-        if output in self._context.buffers.static:
-            self.environment[output] = self._context.buffers.view(output, self._bucket)
-        elif buffer is not None and buffer.shape is not None and buffer.dtype is not None:
-            shape = self._context.shape(buffer.shape, self._bucket)
-            dtype = getattr(torch, buffer.dtype)
-            self.environment[output] = torch.empty(shape, dtype=dtype, device=self._context.device)
-
-    def _note_origins(self, trace: RegionTrace) -> None:
-        for name, value in trace.outputs.items():
-            for leaf in flatten(value).leaves:
-                self._origins.setdefault(leaf.untyped_storage()._cdata, name)
-
-    def _refused(self, name: str) -> bool:
-        return any(each.code.startswith("GS70") and f"'{name}'" in each.message for each in self._result.findings)
+            return self.values.call(name)
 
     def _found(self, *found: Diagnostic) -> None:
         if self._purpose == "judge":

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
@@ -65,16 +66,31 @@ class _Call:
 
 
 class Placement:
-    """The labels of one fake world."""
+    """The labels of one fake world. Not ``active``: everything is meant for the CPU, and nothing is labelled."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, active: bool = True) -> None:
+        self._active = active
         self._host: dict[int, HostMemory] = {}
         self._met: list[Meeting] | None = None
         self._call: _Call | None = None
+        self._building = False
+
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """Labels what a factory makes."""
+        self._building = True
+        try:
+            with self.followed(), _replaced_module_to():
+                yield
+        finally:
+            self._building = False
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Keeps the labels up to date with what runs inside: a factory, a warm-up."""
+        """Keeps the labels up to date with the regions that run inside."""
+        if not self._active:
+            yield
+            return
         with _Functions(self), _Operators(self):
             yield
 
@@ -112,7 +128,7 @@ class Placement:
         finally:
             self._call = outer
         if device is not None and name in (*_MOVES, "Tensor.to", "Tensor.type_as") and _names_device(device):
-            self._moved(args[0], result, name)
+            return self._moved(args[0], result, name)
         return result
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -122,7 +138,7 @@ class Placement:
         result = func(*args, **kwargs)
         if func is _LIFT:
             # Data of the host inside a region has a finding of its own; a number there is legal everywhere.
-            if self._met is None and (self._call is None or self._is_hosts_own()):
+            if self._building and (self._call is None or self._is_hosts_own()):
                 self._add(result)
             return result
         given = [value for value in _flat(args, kwargs) if isinstance(value, torch.Tensor)]
@@ -131,7 +147,7 @@ class Placement:
             if self._is_hosts_own():
                 self._add(result)
         elif hosts and len(hosts) == len(given):
-            self._add(result, next((tensor for tensor in hosts if not self._is_inside(tensor)), None))
+            self._add(result, next((self._root(tensor) for tensor in hosts if not self._is_inside(tensor)), None))
         elif hosts and self._met is not None:
             self._meet(func, hosts)
         return result
@@ -147,11 +163,20 @@ class Placement:
             args = (args[0], torch.device("cpu"), *args[2:])
         return target, args
 
-    def _moved(self, before: Any, after: Any, name: str) -> None:
-        if self._met is not None and self._is_host(before) and not (before.dim() == 0 and self._is_inside(before)):
+    def _moved(self, before: Any, after: Any, name: str) -> Any:
+        """What a move to the device gives: in a factory the same memory, from now on the device's; in a call a copy."""
+        if not self._is_host(before):
+            self._host.pop(_key(after), None)
+            return after
+        if self._building:
+            for tensor in (before, after):
+                self._host.pop(_key(tensor), None)
+            return after
+        if self._met is not None and not (before.dim() == 0 and self._is_inside(before)):
             self._met.append(self._meeting(before, name, copies=True))
-        for tensor in (before, after):
-            self._host.pop(_key(tensor), None)
+        copied = after.clone() if _key(before) == _key(after) else after
+        self._host.pop(_key(copied), None)
+        return copied
 
     def _meet(self, func: Any, hosts: list[torch.Tensor]) -> None:
         assert self._met is not None
@@ -162,9 +187,7 @@ class Placement:
 
     def _meeting(self, tensor: torch.Tensor, operator: str, *, copies: bool = False) -> Meeting:
         found = self._host.get(_key(tensor))
-        if found is None:
-            return Meeting(tensor, operator, site(), copies)
-        return Meeting(tensor if found.source is None else found.source, operator, site(), copies, found.made)
+        return Meeting(self._root(tensor), operator, site(), copies, found.made if found is not None else None)
 
     def _numbers(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         assert self._met is not None
@@ -187,6 +210,11 @@ class Placement:
         found = self._host.get(_key(tensor))
         return found is not None and found.inside
 
+    def _root(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What the region computed a tensor of the host from; the tensor itself if it is older."""
+        found = self._host.get(_key(tensor))
+        return tensor if found is None or found.source is None else found.source
+
     def _add(self, result: Any, source: torch.Tensor | None = None) -> None:
         inside = self._met is not None and source is None
         for tensor in _flat((result,), {}):
@@ -195,6 +223,26 @@ class Placement:
                 self._host[key_of(storage)] = HostMemory(
                     weak(storage), site(), inside, source if self._met is not None else None
                 )
+
+
+@contextmanager
+def _replaced_module_to() -> Iterator[None]:
+    """``Module.to`` reads its arguments in C++, which knows no NPU here, before a function mode sees a tensor."""
+    before = nn.Module.to
+
+    def to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        known = {key: _known_device(value) for key, value in kwargs.items()}
+        return before(self, *map(_known_device, args), **known)
+
+    nn.Module.to = to  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        nn.Module.to = before  # type: ignore[method-assign]
+
+
+def _known_device(value: Any) -> Any:
+    return _any_device((value,), {}) if isinstance(value, str) else value
 
 
 class _Functions(TorchFunctionMode):

@@ -1,0 +1,157 @@
+"""`check` finds no false hazard in models of the transformers library, from small configurations and real ones."""
+
+import pytest
+
+from graphspec.loading import load
+from graphspec.runtime.tracing import check_spec
+
+MODEL = """
+import torch
+import transformers as T
+from torch import nn
+
+WIDTH = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+TEXT = {**WIDTH, "vocab_size": 99, "pad_token_id": 0}
+DECODER = {**TEXT, "num_key_value_heads": 2, "max_position_embeddings": 64}
+IMAGE = {"image_size": 32, "patch_size": 8}
+
+
+class Decoder(nn.Module):
+    def __init__(self, model, config, batch):
+        super().__init__()
+        self.model = model
+        self.cache = T.StaticCache(config, max_cache_len=16)
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        weight = next(model.parameters())
+        self.cache.early_initialization(batch, heads, width, dtype=weight.dtype, device=weight.device)
+
+    def forward(self, ids):
+        return self.model(input_ids=ids, cache=self.cache, use_cache=True).logits
+
+    def _apply(self, fn, **options):
+        super()._apply(fn, **options)
+        for layer in self.cache.layers:
+            layer.keys, layer.values = fn(layer.keys), fn(layer.values)
+            layer.cumulative_length = fn(layer.cumulative_length)
+            layer.device = layer.keys.device
+        return self
+
+
+def decoder(name, batch=2, **config):
+    config = getattr(T, name + "Config")(**config)
+    suffix = "LMHeadModel" if name == "GPT2" else "ForCausalLM"
+    return Decoder(getattr(T, name + suffix)(config), config, batch)
+
+
+def llama():
+    return decoder("Llama", **DECODER)
+
+def gemma():
+    return decoder("Gemma", **DECODER, head_dim=8)
+
+def gpt2():
+    return decoder("GPT2", n_embd=32, n_layer=2, n_head=4, vocab_size=99, n_positions=64)
+
+def mixtral(experts="grouped_mm"):
+    return decoder("Mixtral", **DECODER, num_local_experts=4, experts_implementation=experts)
+
+def mixtral_8x7b():
+    return decoder("Mixtral", dtype="bfloat16")
+
+def gemma_7b():
+    return decoder("Gemma")
+
+def bert():
+    return T.BertModel(T.BertConfig(**TEXT))
+
+def bert_large():
+    return T.BertModel(T.BertConfig(hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16))
+
+def t5():
+    return T.T5ForConditionalGeneration(
+        T.T5Config(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, vocab_size=99))
+
+def vit():
+    return T.ViTForImageClassification(T.ViTConfig(**WIDTH, **IMAGE))
+
+def vit_huge():
+    return T.ViTForImageClassification(T.ViTConfig(
+        hidden_size=1280, intermediate_size=5120, num_hidden_layers=32, num_attention_heads=16, patch_size=14))
+
+def swin():
+    return T.SwinModel(T.SwinConfig(
+        image_size=32, patch_size=4, embed_dim=16, depths=[1, 1], num_heads=[2, 2], window_size=4))
+
+def clip():
+    return T.CLIPVisionModel(T.CLIPVisionConfig(**WIDTH, **IMAGE))
+
+def resnet():
+    return T.ResNetForImageClassification(T.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1]))
+"""
+
+IDS = "  ids: {shape: [ROWS, 5], dtype: int64, pad: 0, sample: {randint: [0, 99]}}\n"
+MASK = "  mask: {shape: [ROWS, 5], dtype: int64, pad: 0}\n"
+ONE = "  ids: {shape: [ROWS, 1], dtype: int64, pad: 0, sample: {randint: [0, 99]}}\n"
+PIXELS = "  pixels: {shape: [ROWS, 3, SIDE, SIDE], dtype: float32}\n"
+ENCODE = ("inputs: {input_ids: ids, attention_mask: mask}", "outputs: {y: last_hidden_state}")
+
+#: factory: (buffers, inputs, outputs, shape of y, dims, dtype).
+MODELS = {
+    "llama": (ONE, "inputs: [ids]", "outputs: y", "[ROWS, 1, 99]", "float32"),
+    "gemma": (ONE, "inputs: [ids]", "outputs: y", "[ROWS, 1, 99]", "float32"),
+    "gpt2": (ONE, "inputs: [ids]", "outputs: y", "[ROWS, 1, 99]", "float32"),
+    "mixtral": (ONE, "inputs: [ids]", "outputs: y", "[ROWS, 1, 99]", "float32"),
+    "mixtral_8x7b": (ONE, "inputs: [ids]", "outputs: y", "[ROWS, 1, 32000]", "bfloat16"),
+    "gemma_7b": (ONE, "inputs: [ids]", "outputs: y", "[ROWS, 1, 256000]", "float32"),
+    "bert": (IDS + MASK, *ENCODE, "[ROWS, 5, 32]", "float32"),
+    "bert_large": (IDS + MASK, *ENCODE, "[ROWS, 5, 1024]", "float32"),
+    "t5": (
+        IDS + MASK,
+        "inputs: {input_ids: ids, attention_mask: mask, decoder_input_ids: ids}",
+        "outputs: {y: logits}",
+        "[ROWS, 5, 99]",
+        "float32",
+    ),
+    "vit": (PIXELS.replace("SIDE", "32"), "inputs: {pixel_values: pixels}", "outputs: {y: logits}", "[ROWS, 2]", "float32"),
+    "vit_huge": (
+        PIXELS.replace("SIDE", "224"), "inputs: {pixel_values: pixels}", "outputs: {y: logits}", "[ROWS, 2]", "float32",
+    ),
+    "swin": (
+        PIXELS.replace("SIDE", "32"), "inputs: {pixel_values: pixels}", "outputs: {y: pooler_output}", "[ROWS, 32]", "float32",
+    ),
+    "clip": (
+        PIXELS.replace("SIDE", "32"), "inputs: {pixel_values: pixels}", "outputs: {y: pooler_output}", "[ROWS, 32]", "float32",
+    ),
+    "resnet": (PIXELS.replace("SIDE", "32"), "inputs: {pixel_values: pixels}", "outputs: {y: logits}", "[ROWS, 2]", "float32"),
+}  # fmt: skip
+#: Their cache has one batch size.
+DECODERS = {"llama", "gemma", "gpt2", "mixtral", "mixtral_8x7b", "gemma_7b"}
+
+
+def checked(folder, factory, device, args="{}"):
+    buffers, inputs, outputs, shape, dtype = MODELS[factory]
+    batch = "2" if factory in DECODERS else "[1, 3, 4]"
+    text = f"""
+graphspec: 1
+name: {factory}
+model: {{factory: "model.py:{factory}", args: {args}, dtype: {dtype}}}
+dims: {{batch: {batch}}}
+buffers:
+{buffers}  y: {{role: output, shape: [batch, {shape.partition(", ")[2]}, dtype: {dtype}}}
+regions:
+  step: {{call: model, {inputs}, {outputs}}}
+replay: [step]
+""".replace("ROWS", "batch")
+    (folder / "model.py").write_text(MODEL)
+    (folder / "spec.yaml").write_text(text)
+    return check_spec(load(folder / "spec.yaml"), device)
+
+
+@pytest.mark.parametrize("factory", MODELS)
+def test_a_model_of_transformers_has_no_finding(tmp_path, factory):
+    for device in ("npu", "auto"):
+        report = checked(tmp_path, factory, device)
+        assert [str(finding) for finding in report.findings] == []
+        assert [region.ended for region in report.regions] == [False]
+        assert report.regions[0].operators > 20
