@@ -194,7 +194,10 @@ def test_a_rebound_attribute_is_a_warning(check):
 
 
 def test_what_a_warm_up_creates_is_no_finding(check):
-    body = "if self.cache is None:\n    self.cache = torch.zeros(4, device=x.device)\nself.cache.add_(1)\nreturn x + self.cache"
+    body = (
+        "if self.cache is None:\n    self.cache = torch.zeros(4, device=x.device)\n"
+        "self.cache.add_(1)\nreturn x + self.cache"
+    )
     assert codes(check(body)) == []
 
 
@@ -363,7 +366,12 @@ def test_a_missing_fake_kernel_is_a_warning_and_ends_the_trace_of_its_region_onl
     assert [(region.name, region.ended) for region in report.regions] == [("r", True), ("q", False)]
 
 
-EAGER = {"region": ", eager: true", "outputs": "h", "replay": "[r, q]", "regions": "  q: {call: model.lin, inputs: [h], outputs: y}"}
+EAGER = {
+    "region": ", eager: true",
+    "outputs": "h",
+    "replay": "[r, q]",
+    "regions": "  q: {call: model.lin, inputs: [h], outputs: y}",
+}
 
 
 def test_an_eager_region_may_do_what_it_likes_if_it_works_on_fake_tensors(check):
@@ -400,7 +408,10 @@ def test_a_factory_may_compute_with_numbers_and_initialise_as_it_likes(check):
 
 
 def test_a_factory_that_reads_a_parameter_is_said_to_with_its_line(check):
-    build = "made(Model())\n\ndef made(model):\n    model.scale = model.lin.weight.detach().abs().max().item()\n    return model"
+    build = (
+        "made(Model())\n\n"
+        "def made(model):\n    model.scale = model.lin.weight.detach().abs().max().item()\n    return model"
+    )
     with pytest.raises(ModelError, match=r"reads the value of a tensor.*model\.py:\d+"):
         check("return x", build=build)
 
@@ -419,9 +430,9 @@ def test_no_weights_are_read_and_no_random_stream_moves(check, tmp_path):
 
 
 def test_more_graphs_than_the_device_has_streams_are_a_finding(check):
-    report = check("return x + 1", "npu", sizes="{from: 1, to: 3000}", top="capture: {max_graphs: 4000}")
-    assert "GS407" in codes(report)
-    assert "GS407" not in codes(check("return x + 1", "cuda", sizes="{from: 1, to: 3000}", top="capture: {max_graphs: 4000}"))
+    many = {"sizes": "{from: 1, to: 3000}", "top": "capture: {max_graphs: 4000}"}
+    assert "GS407" in codes(check("return x + 1", "npu", **many))
+    assert "GS407" not in codes(check("return x + 1", "cuda", **many))
 
 
 def test_states_and_write_backs_are_traced_as_they_are_captured(check):
