@@ -90,6 +90,44 @@ Convolution convolution(const View& weight, const aclIntArray* stride, const acl
   return conv;
 }
 
+// The input of one group as columns [channel of the group * taps, n * out.h * out.w], zero where a tap lies outside.
+template <class C>
+std::vector<C> as_columns(const Window& window, const std::vector<C>& from, const Shape& in, const Shape& out, int64_t group,
+                          int64_t channels) {
+  const int64_t taps = window.kernel[0] * window.kernel[1], positions = out.n * out.h * out.w;
+  std::vector<C> columns(channels * taps * positions);
+  for (int64_t n = 0; n < out.n; ++n)
+    for (int64_t y = 0; y < out.h; ++y)
+      for (int64_t x = 0; x < out.w; ++x)
+        each_tap(window, in, y, x, [&](int64_t tap, int64_t row, int64_t column) {
+          const int64_t to = tap * positions + (n * out.h + y) * out.w + x;
+          const int64_t at = (n * in.c + group * channels) * in.h * in.w + row * in.w + column;
+          for (int64_t c = 0; c < channels; ++c) columns[c * taps * positions + to] = from[at + c * in.h * in.w];
+        });
+  return columns;
+}
+
+// A convolution as a matrix product, whose innermost loop runs over all output positions of a channel.
+template <class C>
+void convolve_columns(const Convolution& conv, const std::vector<C>& from, const Shape& in, const std::vector<C>& w,
+                      std::vector<C>& to, const Shape& out) {
+  const int64_t channels = in.c / conv.groups, outputs = out.c / conv.groups, image = out.h * out.w;
+  const int64_t terms = channels * conv.window.kernel[0] * conv.window.kernel[1], positions = out.n * image;
+  std::vector<C> sums(positions);
+  for (int64_t group = 0; group < conv.groups; ++group) {
+    const auto columns = as_columns(conv.window, from, in, out, group, channels);
+    for (int64_t oc = group * outputs; oc < (group + 1) * outputs; ++oc) {
+      std::fill(sums.begin(), sums.end(), 0);
+      for (int64_t term = 0; term < terms; ++term) {
+        const C weight = w[oc * terms + term];
+        const C* column = &columns[term * positions];
+        for (int64_t i = 0; i < positions; ++i) sums[i] += weight * column[i];
+      }
+      for (int64_t i = 0; i < positions; ++i) to[(i / image * out.c + oc) * image + i % image] += sums[i];
+    }
+  }
+}
+
 void convolve(const Convolution& conv, const View& input, const View& weight, const View& bias, const View& output) {
   const View x = as_image(input, conv.spatial), y = as_image(output, conv.spatial);
   compute_floating({&x, &y}, [&](auto zero) {
@@ -104,7 +142,7 @@ void convolve(const Convolution& conv, const View& input, const View& weight, co
     if (conv.transposed)
       each_product(conv.window, out, in, conv.groups, [&](int64_t o, int64_t k, int64_t i) { to[o] += from[i] * w[k]; });
     else
-      each_product(conv.window, in, out, conv.groups, [&](int64_t i, int64_t k, int64_t o) { to[o] += from[i] * w[k]; });
+      convolve_columns(conv, from, in, w, to, out);
     assign(y, to);
   });
 }
