@@ -28,9 +28,9 @@ _PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "dot"})
 def padded_mixing(
     region: str, dim: str, sizes: tuple[int, int], larger: Recording, smaller: Recording
 ) -> Iterator[Diagnostic]:
-    """Warnings for one dim, one a source line. The recordings are of the same operators, at the two ``sizes``."""
+    """Warnings for one dim, one for each operator of a source line. The recordings are of the same operators, at the two ``sizes``."""
     masks = _Masks()
-    said: set[tuple[str, int]] = set()
+    said: set[tuple[str, int, str]] = set()
     for one, other in zip(larger.calls, smaller.calls, strict=True):
         masks.follow(one)
         small = list(refs_in((*other.args, *other.kwargs.values())))
@@ -42,7 +42,7 @@ def padded_mixing(
             partner = paired.get(id(ref))
             if partner is None or masks.protects(ref) or not _holds_rows(ref, partner, axis, sizes):
                 continue
-            place = (one.site.file, one.site.line)
+            place = (one.site.file, one.site.line, one.name)
             if place not in said:
                 said.add(place)
                 yield _finding(region, dim, one, ref, axis)
