@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from graphspec.backends.base import CaptureRequest
 from graphspec.backends.device import DeviceBackend, DeviceGraph, device_index
@@ -63,10 +64,14 @@ class NpuGraph(DeviceGraph):
         if self._taken is None:
             self.graph.replay()
             return
-        self.graph.graph_dispatch_mode.update_stream.wait_event(self._taken)
-        self.graph.update(self._inputs)
-        self.graph.replay()
-        self._taken.record()
+        # An update launches operators inside of a task group: a dispatch mode around it (the watch of the capture, a
+        # caller's profiler) would launch its own among them.
+        modes = _disable_current_modes() if torch._C._len_torch_dispatch_stack() else contextlib.nullcontext()
+        with modes:
+            self.graph.graph_dispatch_mode.update_stream.wait_event(self._taken)
+            self.graph.update(self._inputs)
+            self.graph.replay()
+            self._taken.record()
 
 
 class NpuBackend(DeviceBackend):
