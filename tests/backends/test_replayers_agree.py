@@ -1,0 +1,45 @@
+"""The C++ replayer and the plain one, on every example: the same graphs, the same numbers, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphspec.backends.cpu import CpuBackend
+from graphspec.loading import load
+from graphspec.runtime import runner as runner_module
+from graphspec.runtime.trees import flatten
+
+SPECS = sorted(Path(__file__).parents[2].glob("specs/*/model.yaml"))
+RUNNABLE = [path for path in SPECS if "x-check-only: true" not in path.read_text()]
+
+
+@pytest.mark.parametrize("path", RUNNABLE, ids=[path.parent.name for path in RUNNABLE])
+def test_both_replayers_give_the_same_results_and_states(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for replayer in ("interpreter", "python"):
+        monkeypatch.setattr(runner_module, "open_backend", lambda _device, _spec, kind=replayer: CpuBackend(kind))
+        with runner_module.open_spec(load(path)) as runner:
+            assert {captured.graph.replayer.kind for captured in captures(runner)} == {replayer}
+            results.append(list(numbers(runner)))
+    assert len(results[0]) > 0
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def captures(runner):
+    return [captured for graphs in runner._sets.values() for captured in graphs.regions.values()]
+
+
+def numbers(runner):
+    """Every tensor of three runs at every bucket, and every state after them."""
+    for name, sequence in runner.sequences.items():
+        for bucket in sequence.plan.buckets:
+            for seed in range(3):
+                torch.manual_seed(seed)
+                results = sequence.run(runner.sample(name, dict(bucket.sizes), seed))
+                for value in results.values():
+                    yield from flatten(value).leaves
+    for _, content in runner.state.save():
+        yield content
