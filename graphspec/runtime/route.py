@@ -15,9 +15,10 @@ from graphspec.plan import Bucket
 from graphspec.runtime.axes import Axes, cut, paste
 from graphspec.runtime.borrowed import Borrowed
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet
-from graphspec.runtime.order import Clock
+from graphspec.runtime.order import Clock, Foreign
 from graphspec.runtime.trees import Tree, flatten
 from graphspec.runtime.write_back import apart
+from graphspec.spec import DimSize
 
 #: The real size of each bucketed dim of a run.
 Sizes = Mapping[str, int]
@@ -37,14 +38,15 @@ class Run:
 class GraphStep:
     """Replays one graph, and copies its results out right after."""
 
-    __slots__ = ("_captured", "_clock", "_foreign", "_replay", "_results", "region")
+    __slots__ = ("_captured", "_clock", "_foreign", "_replay", "_results", "_sizes", "region")
 
     def __init__(
         self,
         captured: CapturedRegion,
         results: list[Result],
         clock: Clock | None,
-        foreign: Sequence[tuple[str, Bucket]],
+        foreign: Sequence[Foreign],
+        sizes: Sizes,
     ) -> None:
         self.region = captured.plan.region
         self._captured = captured
@@ -52,6 +54,7 @@ class GraphStep:
         self._results = results
         self._clock = clock
         self._foreign = foreign
+        self._sizes = sizes
 
     def run(self, run: Run) -> None:
         """Refresh the update slots, replay, and take the results.
@@ -63,10 +66,11 @@ class GraphStep:
         if self._clock is None:
             self._replay()
         else:
-            for value, bucket in self._foreign:
-                self._clock.require(self.region, value, bucket)
+            for read in self._foreign:
+                self._clock.require(self.region, read, self._sizes)
             self._replay()
             self._clock.replayed(self._captured.plan)
+            self._clock.ran(self.region, self._captured.plan.bucket, self._sizes)
         for result in self._results:
             run.results[result.name] = result.take()
 
@@ -106,7 +110,7 @@ class EagerStep:
         bucket: Bucket,
         sizes: Sizes,
         results: frozenset[str],
-        foreign: Sequence[tuple[str, Bucket]],
+        foreign: Sequence[Foreign],
     ) -> None:
         self.region = region
         self._sizes = sizes
@@ -122,8 +126,8 @@ class EagerStep:
     def run(self, run: Run) -> None:
         """Gather what the region reads, call it, hand on what it returns."""
         context = self._context
-        for value, bucket in self._foreign:
-            self._graphs.clock.require(self.region, value, bucket)
+        for read in self._foreign:
+            self._graphs.clock.require(self.region, read, self._sizes)
         env = {wire.value: self._read(wire.value, run) for wire in self._plan.reads}
         returned = context.regions[self.region](env)
         statics = context.buffers.static
@@ -138,6 +142,7 @@ class EagerStep:
             if copied is not None:
                 self._refresh(name, copied.tree, copied.tensors, value)
             run.env[name] = self._graphs.eager_values[name] = value
+        self._graphs.clock.ran(self.region, self._bucket, self._sizes)
 
     def _read(self, name: str, run: Run) -> Any:
         context = self._context
@@ -215,7 +220,9 @@ class Route:
         self.real = math.prod(self.sizes.get(dim, size) for dim, size in bucket.sizes)
         self.elements = bucket.elements
         self.padded = any(self.sizes.get(dim, size) != size for dim, size in bucket.sizes)
-        self.inlets = {name: self._inlet(context, name) for name in sequence.inputs if name not in graphs.variant.absent}
+        self.inlets = {
+            name: self._inlet(context, name) for name in sequence.inputs if name not in graphs.variant.absent
+        }
         self.kept = self._kept(context) if self.padded else []
         self.steps = self._steps(context, graphs, sequence)
 
@@ -245,9 +252,9 @@ class Route:
             own = self.bucket.project(plan.dims)
             wanted = results if last_place[name] == position else frozenset[str]()
             foreign = [
-                (wire.value, own.project(context.plan.regions[str(wire.producer)].dims))
+                _foreign(context, wire, own)
                 for wire in plan.reads
-                if wire.source == "graph" and wire.value not in made
+                if wire.producer is not None and wire.value not in made and not (plan.eager and wire.source == "eager")
             ]
             made.update(plan.outputs)
             if plan.eager:
@@ -255,7 +262,7 @@ class Route:
                 continue
             captured = graphs.regions[name, own]
             taken = [self._result(context, graphs, captured, value) for value in captured.outputs if value in wanted]
-            steps.append(GraphStep(captured, taken, clock, foreign))
+            steps.append(GraphStep(captured, taken, clock, foreign, self.sizes))
         return steps
 
     def _result(self, context: Context, graphs: GraphSet, captured: CapturedRegion, name: str) -> Result:
@@ -287,3 +294,17 @@ def _lender(graphs: GraphSet, captured: CapturedRegion, name: str) -> Callable[[
         return Borrowed.lend(tensor, check)
 
     return lend
+
+
+def _foreign(context: Context, wire: plans.Wire, reader: Bucket) -> Foreign:
+    """What a step at a bucket reads of another sequence, or of a run before."""
+    dims = context.plan.regions[str(wire.producer)].dims
+    if wire.source == "buffer":
+        shape = context.spec.buffers[wire.value].shape
+        own = (
+            dims
+            if shape is None
+            else tuple(axis.dim for axis in shape if isinstance(axis, DimSize) and axis.dim in dims)
+        )
+        return Foreign(wire.value, str(wire.producer), None, own, in_pool=False)
+    return Foreign(wire.value, str(wire.producer), reader.project(dims), dims, in_pool=wire.source == "graph")
