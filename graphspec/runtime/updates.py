@@ -55,7 +55,7 @@ def bind_updates(
     can_update = backend.can_update if backend is not None else lambda _op, _arg: True
     found: list[Binding] = []
     for update in refreshed(region, can_update):
-        calls = _occurrences(region, update, recording)
+        calls = occurrences(region, update, recording)
         for number, index in enumerate(calls):
             if backend is not None:
                 _refuse_unsupported(region, update, recording.calls[index], backend.updatable(recording.calls[index]))
@@ -111,7 +111,8 @@ def _refuse_unsupported(
     )
 
 
-def _occurrences(region: language.Region, update: language.Update, recording: Recording) -> list[int]:
+def occurrences(region: language.Region, update: language.Update, recording: Recording) -> list[int]:
+    """The calls an update picks, in capture order. Raises HazardError: there are none, or not so many."""
     named = [i for i, call in enumerate(recording.calls) if _is(call, update.op)]
     if not named:
         called = sorted({call.name for call in recording.calls})
@@ -179,8 +180,8 @@ def _refuse_new_shapes(
     """An argument that changes the shape of a result cannot be updated: addresses are laid out for one shape."""
     if isinstance(binding.recorded, Ref):
         return
-    before = _shapes(call, binding.slot.position, binding.slot.value)
-    after = _shapes(call, binding.slot.position, binding.convert(other))
+    before = result_shapes(call, binding.slot.position, binding.slot.value)
+    after = result_shapes(call, binding.slot.position, binding.convert(other))
     if before is not None and after is not None and before != after:
         _refuse(
             region,
@@ -189,7 +190,7 @@ def _refuse_new_shapes(
         )
 
 
-def _shapes(call: Call, position: int, value: Any) -> list[Any] | None:
+def result_shapes(call: Call, position: int, value: Any) -> list[Any] | None:
     """The result shapes of a recorded call with one argument replaced; None where it has no meta kernel."""
     args = list(call.arguments().values())
     args[position] = value

@@ -7,9 +7,9 @@ from typing import Any
 
 from graphspec import spec as language
 from graphspec.errors import HazardError
+from graphspec.runtime import updates
 from graphspec.runtime.recording import Call, Recording, written_refs
 from graphspec.runtime.symbols.node import Origin
-from graphspec.runtime.updates import _occurrences, _shapes
 
 
 def picked(region: language.Region, recording: Recording) -> dict[tuple[int, int], Origin]:
@@ -20,7 +20,7 @@ def picked(region: language.Region, recording: Recording) -> dict[tuple[int, int
     found: dict[tuple[int, int], Origin] = {}
     for update in region.updates:
         try:
-            calls = _occurrences(region, update, recording)
+            calls = updates.occurrences(region, update, recording)
         except HazardError:
             continue
         for number, index in enumerate(calls):
@@ -33,10 +33,10 @@ def picked(region: language.Region, recording: Recording) -> dict[tuple[int, int
 
 def numbers_of(update: language.Update, region: language.Region, recording: Recording) -> list[tuple[int, int]]:
     """Each call an update picks, with its number among the calls of its operator."""
-    return list(enumerate(_occurrences(region, update, recording)))
+    return list(enumerate(updates.occurrences(region, update, recording)))
 
 
-def occurrences(recording: Recording, op: str) -> list[int]:
+def calls_of(recording: Recording, op: str) -> list[int]:
     """The calls of an operator, as `at` counts them."""
     return [index for index, call in enumerate(recording.calls) if call.name == op]
 
@@ -55,9 +55,10 @@ def is_view(call: Call) -> bool:
 def decides_shape(call: Call, position: int, values: Iterable[Any]) -> bool:
     """Whether the results of a call have another shape for one of these values of an argument."""
     argument = list(call.arguments().values())[position]
-    before = _shapes(call, position, argument)
+    before = updates.result_shapes(call, position, argument)
     if before is None:
         return False
     if isinstance(argument, tuple):
         values = [value if isinstance(value, (list, tuple)) else [value] for value in values]
-    return any(after is not None and after != before for after in (_shapes(call, position, value) for value in values))
+    shapes = (updates.result_shapes(call, position, value) for value in values)
+    return any(after is not None and after != before for after in shapes)

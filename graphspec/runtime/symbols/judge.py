@@ -10,7 +10,7 @@ from graphspec import spec as language
 from graphspec.errors import Diagnostic
 from graphspec.runtime.recording import Call, Ref
 from graphspec.runtime.source import Site
-from graphspec.runtime.symbols.declared import decides_shape, is_view, occurrences, picked, suggestion
+from graphspec.runtime.symbols.declared import calls_of, decides_shape, is_view, picked, suggestion
 from graphspec.runtime.symbols.node import Node, Origin
 from graphspec.runtime.symbols.trace import Passed, Read, Trace
 from graphspec.runtime.symbols.tree import exactly, moved, nodes_in, part
@@ -105,7 +105,7 @@ class _Judge:
             argument = call.op._schema.arguments[position].name
             if name not in self._trace.params or not isinstance(call.arguments()[argument], Ref):
                 continue
-            same = occurrences(self._trace.recorder.recording, call.name)
+            same = calls_of(self._trace.recorder.recording, call.name)
             exact = [exactly(self._trace.arguments.get((other, position)), self._params) for other in same]
             fits = [number for number, one in enumerate(exact) if one is not None and one[0] == name]
             what = f"an update refreshes {call.name} '{argument}' from '{name}', and the model passes a tensor there"
@@ -117,7 +117,7 @@ class _Judge:
     def _undeclared(self, index: int, position: int, of: str, origin: Origin) -> Diagnostic:
         call, (name, path) = self._calls[index], origin
         argument = call.op._schema.arguments[position].name
-        same = occurrences(self._trace.recorder.recording, call.name)
+        same = calls_of(self._trace.recorder.recording, call.name)
         exact = [exactly(self._trace.arguments.get((other, position)), self._params) for other in same]
         what = f"{of} is the param '{_text(origin)}', and a graph would freeze it"
         if not path:
