@@ -46,6 +46,13 @@ class Context:
         """Where the model and every buffer live."""
         return self.backend.device
 
+    @property
+    def roots(self) -> dict[str, Any]:
+        """Where everything starts that a region can reach: the model, and what regions call, by their paths."""
+        called = {region.spec.call: region.function for region in self.regions.values()}
+        around = {str(region.spec.around): region.around for region in self.regions.values() if region.around}
+        return {**{"model": self.model}, **called, **around}
+
     def shape(self, shape: language.Shape, bucket: Bucket) -> tuple[int, ...]:
         """A symbolic shape at a bucket."""
         return concrete(shape, {**self.plan.constants, **dict(bucket.sizes)})
@@ -124,13 +131,18 @@ class StaticCopy:
 
 @dataclass
 class GraphSet:
-    """Every graph of one variant, by region and bucket."""
+    """Every graph of one variant, by region and bucket.
+
+    ``loaded`` are the names that the captured code loads, ``moving`` the host values that eager regions change.
+    """
 
     variant: Variant
     regions: dict[tuple[str, Bucket], CapturedRegion]
     copies: dict[tuple[str, Bucket], StaticCopy]
     clock: Clock
     eager_values: dict[str, Any] = field(default_factory=dict)
+    loaded: frozenset[str] = frozenset()
+    moving: set[str] = field(default_factory=set)
 
     def release(self, backend: Backend) -> None:
         """Give the memory of these graphs back."""

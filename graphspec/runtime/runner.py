@@ -24,7 +24,6 @@ from graphspec.runtime.buffers import Buffers
 from graphspec.runtime.capture import Capturer, Progress
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Variant
 from graphspec.runtime.devices import open_backend
-from graphspec.runtime.guards import Guard
 from graphspec.runtime.hazards import capturing
 from graphspec.runtime.model import build_model, refuse_other_devices
 from graphspec.runtime.ranks import agree
@@ -34,7 +33,7 @@ from graphspec.runtime.states import States
 from graphspec.runtime.stats import Stats
 from graphspec.runtime.storages import outside_inference
 from graphspec.runtime.updates import specialized
-from graphspec.runtime.watchers import guard_for
+from graphspec.runtime.watchers import Watchers, guard_for
 from graphspec.runtime.weights import load_weights, read_weights
 
 #: How many sets of graphs are kept for values of specialized params and absent optional inputs.
@@ -98,7 +97,7 @@ class Runner:
         self._context = context
         self._progress = progress
         self._sets: dict[Variant, GraphSet] = {}
-        self._guards: dict[Variant, Guard] = {}
+        self._guards: dict[Variant, Watchers] = {}
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._busy = False

@@ -73,6 +73,11 @@ def _owner(filename: str) -> _Owner:
     return _Owner.MODEL
 
 
+def is_model_code(filename: str) -> bool:
+    """Whether a source file belongs to the model: to neither torch, graphspec, numpy nor the standard library."""
+    return _owner(filename) is _Owner.MODEL
+
+
 def site() -> Site:
     """The innermost line of model code on the stack of the caller."""
     frame: FrameType | None = sys._getframe(1)

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from graphspec.runtime.context import Context, GraphSet
+from graphspec.runtime.frozen import FrozenGuard, frozen
 from graphspec.runtime.guards import Guard
 from graphspec.runtime.reach import Slot, reach
 
 
-def guard_for(context: Context, graphs: GraphSet) -> Guard:
+@dataclass(frozen=True)
+class Watchers:
+    """What is checked before every replay of one set of graphs."""
+
+    addresses: Guard
+    host: FrozenGuard
+
+    def check(self) -> None:
+        """Pass, or raise GuardError naming what moved or changed since capture."""
+        self.addresses.check()
+        self.host.check()
+
+
+def guard_for(context: Context, graphs: GraphSet) -> Watchers:
     """Checks, before a replay of ``graphs``, that nothing they read from outside was moved, replaced or flipped.
 
     Outside tensors that no slot of the model leads to are kept alive by the graphs, and warned of.
@@ -21,7 +37,7 @@ def guard_for(context: Context, graphs: GraphSet) -> Guard:
         for index, outside in recording.outside.items():
             if index not in recording.literals and outside.storage._cdata not in own:
                 tensors.setdefault(outside.storage._cdata, outside.tensor)
-    found = reach({"model": context.model})
+    found = reach(context.roots)
     expected: dict[int, tuple[list[Slot], torch.Tensor]] = {}
     for tensor in tensors.values():
         slots = found.slots_of_storage(tensor)
@@ -33,7 +49,8 @@ def guard_for(context: Context, graphs: GraphSet) -> Guard:
                 f"a graph reads a tensor {list(tensor.shape)} that no attribute, closure or global leads to; it is kept "
                 "alive, but nobody can see it replaced"
             )
-    return Guard(list(expected.values()), found.modules)
+    host = FrozenGuard(frozen(found, graphs.loaded, graphs.moving))
+    return Watchers(Guard(list(expected.values()), found.modules), host)
 
 
 def _own_storages(context: Context, graphs: GraphSet) -> frozenset[int]:

@@ -12,7 +12,7 @@ CASES = (
     *(f"C{number}" for number in range(50, 59)),  # training and randomness
     *(f"C{number}" for number in (60, 61, 62, 63, 64)),  # pools, lifetime, recovery
     *(f"C{number}" for number in (69, 70, 71)),  # buckets
-    *(f"C{number}" for number in (90, 92, 93, 94)),  # threads and tools
+    *(f"C{number}" for number in (90, 91, 92, 93, 94)),  # threads and tools
 )
 
 

@@ -910,6 +910,100 @@ def test_a_host_number_that_the_graph_froze_and_its_owner_changes_is_refused_by_
     assert torch.equal(runner.run(x=torch.zeros(4))["y"], runner.model(torch.zeros(4)))
 
 
+TOUCHED = {
+    "a class attribute": ("scale = 2.0", "return x * self.scale", "type(m).scale = 5.0", "scale"),
+    "a class attribute hidden by an instance": ("scale = 2.0", "return x * self.scale", "m.scale = 5.0", "model.scale"),
+    "the probability of a dropout": (
+        "drop = nn.Dropout(0.5)", "return self.drop(x)", "m.drop.p = 0.1", "drop"
+    ),
+    "the slope of an activation": ("act = nn.LeakyReLU(0.1)", "return self.act(x)", "m.act.negative_slope = 0.9", "act"),
+    "an exchanged activation": ("act = nn.ReLU()", "return self.act(x)", "m.act = nn.Tanh()", "act"),
+    "a layer added to a Sequential": ("net = nn.Sequential(nn.ReLU())", "return self.net(x)", "m.net.append(nn.Tanh())", "net"),
+    "a layer taken out of a Sequential": (
+        "net = nn.Sequential(nn.ReLU(), nn.Tanh())", "return self.net(x)", "m.net.pop(1)", "net"
+    ),
+    "a function kept on the model": ("act = None", "return (self.act or torch.sin)(x)", "m.act = torch.cos", "act"),
+    "a tuple": ("shift = (1, 0)", "return x.roll(self.shift[0])", "m.shift = (2, 0)", "shift"),
+    "a text": ("kind = 'sin'", "return getattr(torch, self.kind)(x)", "m.kind = 'cos'", "kind"),
+    "a None": ("bias = None", "return x if self.bias is None else x + self.bias", "m.bias = torch.ones(4)", "bias"),
+    "a flag": ("on = True", "return x * 2 if self.on else x", "m.on = False", "on"),
+    "a list of layers": ("steps = [2.0]", "for s in self.steps: x = x * s\n            return x", "m.steps.append(3.0)", "steps"),
+    "a dtype": ("kind = torch.float64", "return x.to(self.kind)", "m.kind = torch.float16", "kind"),
+}
+
+
+@pytest.mark.case("C10", "C62")
+@pytest.mark.parametrize(("made", "body", "change", "name"), TOUCHED.values(), ids=TOUCHED.keys())
+def test_whatever_the_captured_code_reads_of_the_model_is_refused_by_name_when_it_changes(case, made, body, change, name):
+    model = f"""
+        class Model(nn.Module):
+            {"" if " nn." in made else made}
+
+            def __init__(self):
+                super().__init__()
+                {f"self.{made}" if " nn." in made else "pass"}
+
+            def forward(self, x):
+                {body.replace("            return", "                return")}
+    """
+    runner = case.open(model, SPEC)
+    x = torch.randn(4)
+    first = runner.run(x=x)["y"]
+    assert first.shape == (4,)
+    exec(change, {"m": runner.model, "torch": torch, "nn": torch.nn})  # noqa: S102 - what the test is about
+    with case.refused(GuardError, name):
+        runner.run(x=x)
+    runner.recapture()
+    assert torch.equal(runner.run(x=x)["y"], runner.model(x))
+
+
+@pytest.mark.case("C10", "C62")
+@pytest.mark.parametrize("made", ["SCALE = 2.0", "SCALE = torch.tensor(2.0)", "SCALE = [2.0]", "SCALE = {'s': 2.0}"])
+def test_a_global_that_only_a_regions_own_method_reads_is_refused_by_name_when_it_changes(case, made):
+    read = {"[": "SCALE[0]", "{": "SCALE['s']"}.get(made[8], "SCALE")
+    model = f"""
+        {made}
+
+        def scale():
+            return {read}
+
+        class Model(nn.Module):
+            def step(self, x):
+                return x * scale()
+    """
+    runner = case.open(model, SPEC.replace("call: model,", "call: model.step,"))
+    x = torch.randn(4)
+    assert torch.equal(runner.run(x=x)["y"], x * 2)
+    space = runner.model.step.__func__.__globals__
+    changed = {"[": [3.0], "{": {"s": 3.0}}.get(made[8], torch.tensor(3.0) if "torch" in made else 3.0)
+    space.update(SCALE=changed)
+    with case.refused(GuardError, "SCALE"):
+        runner.run(x=x)
+    runner.recapture()
+    assert torch.equal(runner.run(x=x)["y"], x * 3)
+
+
+@pytest.mark.case("C62")
+@pytest.mark.parametrize("change", ["m.b = 4.0 / 2", "m.other = 3", "m.table['x'] = 1", "m.log.append(1)", "m.count += 1"])
+def test_equal_values_and_what_the_captured_code_does_not_read_pass(case, change):
+    model = """
+        def __init__(self):
+            super().__init__()
+            self.b, self.table, self.log, self.count = 2.0, {}, [], 0
+
+        def forward(self, x):
+            return x * self.b
+
+        def describe(self):
+            return self.log, self.count
+    """
+    runner = case.open(model, SPEC)
+    for _ in range(3):
+        exec(change, {"m": runner.model})  # noqa: S102 - what the test is about
+        x = torch.randn(4)
+        assert torch.equal(runner.run(x=x)["y"], x * 2)
+
+
 BORN = {
     "a list": "torch.tensor([1., 2., 3., 4.], device=x.device)",
     "a list without a device": "torch.tensor([1., 2., 3., 4.])",
