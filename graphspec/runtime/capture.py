@@ -22,6 +22,7 @@ from graphspec.backends.base import CaptureRequest, Slot
 from graphspec.errors import CaptureError, Diagnostic, GraphSpecError, HazardError, ModelError
 from graphspec.plan import Bucket, Graph
 from graphspec.runtime import effects
+from graphspec.runtime.code_names import CodeNames
 from graphspec.runtime.contents import quiet
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet, StaticCopy, Variant
 from graphspec.runtime.hazards import hook_findings, inside_capture, watch
@@ -93,6 +94,7 @@ class Capturer:
         self._passed: dict[tuple[str, Bucket], list[Passed]] = {}
         self._set = GraphSet(variant, {}, {}, Clock(context.plan))
         self._names = ModuleNames(context.model)
+        self._code = CodeNames()
         self._stages = self._plan_stages()
         self._last_captures: dict[tuple[str, Bucket], dict[str, int | None]] = {}
         regions = {(graph.pool, graph.index): graph.region for graph in context.plan.graphs}
@@ -104,7 +106,7 @@ class Capturer:
         """Run the four passes. Raises HazardError with every finding, or CaptureError; nothing is left behind."""
         self._refuse_hooks()
         try:
-            with self._context.backend.capturing(), preserve({"model": self._context.model}) as session:
+            with self._context.backend.capturing(), preserve(self._context.roots) as session:
                 self._passes(session)
         except BaseException:
             self._context.backend.abandon()
@@ -117,6 +119,7 @@ class Capturer:
         session.rewind()
         context.buffers.adopt(context.model)
         self._dry_runs(session)
+        self._set.loaded = self._code.loaded()
         session.rewind()
         if changed := effects.unexplained(session.verify()):
             raise HazardError(changed)
@@ -146,7 +149,8 @@ class Capturer:
             for stage in stages:
                 if stage.event.graph is None:
                     self._call(stage.event, values)
-                    seen.update(effects.changed_names(session))  # its own affair: it runs on every replay
+                    self._set.moving |= effects.changed_names(session)  # its own affair: it runs on every replay
+                    seen |= self._set.moving
                     self._keep_copies(stage, values)
                 elif stage.fresh:
                     findings += self._dry_run(stage.event, values, session, seen)
@@ -163,7 +167,7 @@ class Capturer:
         generators = [_generator(context.model, path, region.name) for path in region.generators]
         with inside_capture(region.name), self._watch(region, generators) as watched:
             try:
-                with recorder:
+                with recorder, self._code.watching():
                     outputs = self._call(event, values)
             except GraphSpecError as error:
                 refused = [finding for finding in watched.findings if finding.severity == "error"]
