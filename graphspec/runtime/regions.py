@@ -36,7 +36,7 @@ class BoundRegion:
         args = [self._argument(value, values) for value in self.spec.positional]
         kwargs = {key: self._argument(value, values) for key, value in self.spec.keyword.items()}
         with self._surroundings(args, kwargs):
-            returned = call_user_code(self.function, f"region '{self.spec.name}' ({self.spec.call})", *args, **kwargs)
+            returned = call_user_code(self.callable, f"region '{self.spec.name}' ({self.spec.call})", *args, **kwargs)
             return {name: self._output(returned, name, path) for name, path in self.spec.outputs.items()}
 
     def direct(self, values: Environment) -> dict[str, Any]:
@@ -48,8 +48,13 @@ class BoundRegion:
             return self(values)
         args = [self._argument(value, values) for value in self.spec.positional]
         kwargs = {key: self._argument(value, values) for key, value in self.spec.keyword.items()}
-        returned = self.function(*args, **kwargs)
+        returned = self.callable(*args, **kwargs)
         return {name: self._output(returned, name, path) for name, path in self.spec.outputs.items()}
+
+    @property
+    def callable(self) -> Callable[..., Any]:
+        """What the region calls: as found when the spec was opened, or, for an eager region, what is there now."""
+        return attribute(self.model, self.spec.call, f"region '{self.spec.name}'") if self.spec.eager else self.function
 
     @contextlib.contextmanager
     def _surroundings(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
