@@ -156,6 +156,17 @@ def test_what_a_factory_moves_by_hand_is_on_the_device(check):
     assert codes(check(body, build=build)) == []
 
 
+def test_the_text_cpu_is_the_host_unless_the_factory_asked_what_there_is(check):
+    build = (
+        "give(Model())\n\n"
+        "def give(model):\n    DEVICE\n    model.offset = torch.ones(4, device=device)\n    return model"
+    )
+    body = "return x + self.offset"
+    assert codes(check(body, build=build.replace("DEVICE", "device = 'cpu'"))) == ["GS746"]
+    asked = "device = 'cuda' if torch.cuda.is_available() else 'cpu'"
+    assert codes(check(body, build=build.replace("DEVICE", asked))) == []
+
+
 # -- hazards, results and Python state
 
 
@@ -232,6 +243,18 @@ def test_an_output_path_that_leads_nowhere_is_a_finding(check):
 def test_a_state_pattern_without_a_tensor_is_a_finding(check):
     finding = only(check("return x + 1", buffers='  s: {role: state, attr: "model.nothing"}'))
     assert (finding.code, finding.path) == ("GS740", ("buffers", "s", "attr"))
+
+
+@pytest.mark.parametrize("path", ["model.lin", "model.nothing"])
+def test_a_generator_that_is_none_is_a_finding(check, path):
+    finding = only(check("return x + 1", region=f", generators: [{path}]"))
+    assert finding.code == "GS740"
+    assert path in finding.message
+
+
+def test_a_region_that_has_nothing_to_replay_is_a_finding(check):
+    report = check("return 3", outputs="n", replay="[r, q]", regions="  q: {call: model.lin, inputs: [x], outputs: y}")
+    assert codes(report) == ["GS742"]
 
 
 def test_findings_of_two_regions_come_at_once(check):

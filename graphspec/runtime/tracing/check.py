@@ -63,7 +63,7 @@ def check_spec(spec: language.Spec, device: str | None = None, progress: Progres
             buffers = Buffers(spec, plan, torch.device("cpu"))
         backend: Any = JudgedDevice(label, handlers=bool(spec.npu.handlers))
         context = Context(spec, plan, model, regions, buffers, backend)
-        host = HostState(model, {region.spec.call: region.function for region in regions.values()})
+        host = HostState(context.roots)
         special = specialized(spec, backend.can_update)
         tracer = Tracer(context, world, placement, host, ModuleNames(model), label, special, progress)
         if any(spec.regions[name].hooks == "refuse" for name in regions if not spec.regions[name].eager):
@@ -142,7 +142,7 @@ def _bound(spec: language.Spec, model: Any) -> tuple[dict[str, BoundRegion], lis
         try:
             bound |= bind_regions(replace(spec, regions={name: region}), model)
         except ModelError as error:  # noqa: PERF203 - every region has its say
-            found.append(findings.unbound(spec, name, error))
+            found.append(findings.unbound(spec, name, error, "call"))
     return bound, found
 
 

@@ -18,9 +18,10 @@ from graphspec.runtime.tracing.kernels import KernelMissingError
 from graphspec.runtime.tracing.placement import Meeting
 
 
-def unbound(spec: language.Spec, region: str, error: ModelError) -> Diagnostic:
-    """A call path, or another path of a region, that the model does not have."""
-    return finding(spec.document, "GS740", error.message, ("regions", region, "call"), hint=error.hint)
+def unbound(spec: language.Spec, region: str, error: ModelError, *key: str) -> Diagnostic:
+    """A path of a region that the model does not have: the one at ``key``, or one somewhere in the region."""
+    path: KeyPath = ("regions", region, *key)
+    return finding(spec.document, "GS740", error.message, path, key=not key, hint=error.hint)
 
 
 def unmatched(spec: language.Spec, buffer: str, error: ModelError) -> Diagnostic:

@@ -17,9 +17,8 @@ from graphspec.runtime.reach import Reach, reach
 class HostState:
     """The Python side of `runtime.preserve`, without contents: fake tensors have none."""
 
-    def __init__(self, model: Any, calls: Mapping[str, Any]) -> None:
-        """``calls`` are the callables of the regions, by path: what they name of their globals counts too."""
-        self._roots = {"model": model, **calls}
+    def __init__(self, roots: Mapping[str, Any]) -> None:
+        self._roots = roots
         self.reach: Reach = reach(self._roots)
         self._objects = PythonState(self.reach)
         self._ambient = Ambient.take(())

@@ -27,6 +27,7 @@ from graphspec.runtime.tracing.host import HostState
 from graphspec.runtime.tracing.kernels import KernelMissingError
 from graphspec.runtime.tracing.placement import Placement
 from graphspec.runtime.tracing.values import Values
+from graphspec.runtime.trees import flatten
 
 #: ``warm-up`` reports nothing and lets the model create what it creates lazily; ``judge`` reports; ``again`` does not.
 Purpose = Literal["warm-up", "judge", "again"]
@@ -167,6 +168,8 @@ class Pass:
             yield findings.missing_kernel(name, error)
         elif isinstance(error, TraceEnded) and eager:
             yield findings.needs_values(self._context, name)
+        elif isinstance(error, ModelError) and error.__cause__ is None:
+            yield findings.unbound(self._context.spec, name, error)
         elif isinstance(error, ModelError) and not refused:
             yield findings.failed_call(self._context, name, error, str(self._bucket))
         elif isinstance(error, CaptureError) and not refused:
@@ -175,7 +178,8 @@ class Pass:
     def _watched(self, name: str, recorder: Recorder) -> dict[str, Any]:
         context, tracer = self._context, self._tracer
         region = context.spec.regions[name]
-        generators = [attribute(context.model, path, f"region '{name}'") for path in region.generators]
+        generators = [self._generator(path, name) for path in region.generators]
+        before = effects.layouts(context, name, self.values.environment)
         with (
             tracer.placement.judged() as met,
             watch(
@@ -184,17 +188,29 @@ class Pass:
         ):
             try:
                 with recorder:
-                    return self.values.call(name)
+                    outputs = self.values.call(name)
+                if not recorder.recording.calls and not any(flatten(value).leaves for value in outputs.values()):
+                    raise CaptureError(f"region '{name}' records no operator and returns no tensor: nothing to replay")
+                return outputs
             finally:
-                self._found(*watched.findings, *self._effects(name, recorder.recording))
+                self._found(*watched.findings, *self._effects(name, recorder.recording, before))
                 self._found(*findings.host_tensors(name, met, tracer.host, tracer.label))
 
-    def _effects(self, name: str, recording: Recording) -> list[Diagnostic]:
+    def _generator(self, path: str, region: str) -> torch.Generator:
+        found = attribute(self._context.model, path, f"region '{region}'")
+        if not isinstance(found, torch.Generator):
+            raise ModelError(f"region '{region}': {path} is a {type(found).__name__}, and no torch.Generator")
+        return found
+
+    def _effects(self, name: str, recording: Recording, before: Mapping[str, effects.Layout]) -> list[Diagnostic]:
         context = self._context
         region = context.spec.regions[name]
         results = {each for sequence in context.plan.sequences.values() for each in sequence.results}
         found = effects.input_writes(context, region, recording)
-        found += effects.input_shapes(context, name, self._bucket, self.values.environment)
+        found += effects.input_shapes(name, before, effects.layouts(context, name, self.values.environment))
+        eager = {each for other in context.spec.regions.values() if other.eager for each in other.outputs}
+        copies = {storage: made for storage, made in self.values.origins.items() if made in eager}
+        found += effects.copy_writes(name, recording, copies)
         found += effects.result_writes(context, region, recording, self.values.origins, results)
         host: Any = self._tracer.host
         errors, warnings = effects.host_changes(name, host, recording, self._seen)

@@ -3,7 +3,8 @@
 On a build for the CPU every tensor is on ``cpu``. What tells host from device is how memory came to be: a tensor made
 without ``device`` is the host's, until ``.to(device)`` moves it (``model.to`` moves parameters and buffers so, and
 whatever else a model's ``_apply`` passes on); one made with ``device=x.device`` is the device's. The text "cpu" means
-the host everywhere. Where that leaves a doubt the tensor counts as the device's: nothing is reported wrongly.
+the host, unless the factory has asked which devices there are. Where that leaves a doubt the tensor counts as the
+device's: nothing is reported wrongly.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from graphspec.runtime.hazards.conditions import function_name
 from graphspec.runtime.source import Site, site
 from graphspec.runtime.storages import key_of, storage_of, weak
+from graphspec.runtime.tracing.device_names import any_device, asked_for_devices, module_to_any_device, names_device
 
 _MOVES = frozenset({"Tensor.cuda", "Tensor.npu"})
 _DEVICE = torch.ops.prim.device.default
@@ -74,13 +75,14 @@ class Placement:
         self._met: list[Meeting] | None = None
         self._call: _Call | None = None
         self._building = False
+        self._asked = False  # the model has asked which devices there are
 
     @contextmanager
     def building(self) -> Iterator[None]:
         """Labels what a factory makes."""
         self._building = True
         try:
-            with self.followed(), _replaced_module_to():
+            with self.followed(), module_to_any_device(), asked_for_devices(self._note_asked):
                 yield
         finally:
             self._building = False
@@ -112,9 +114,9 @@ class Placement:
             return func(*args, **kwargs)
         name = function_name(func)
         if func is torch.device:
-            return _any_device(args, kwargs)
+            return any_device(args, kwargs)
         device = kwargs.get("device")
-        if device is not None and _names_device(device):
+        if device is not None and self._names_device(device):
             kwargs = {**kwargs, "device": torch.device("cpu")}
         if name in _MOVES:
             func, args, kwargs, device = torch.Tensor.to, (args[0], torch.device("cpu")), {}, args[0].device
@@ -127,7 +129,7 @@ class Placement:
             result = func(*args, **kwargs)
         finally:
             self._call = outer
-        if device is not None and name in (*_MOVES, "Tensor.to", "Tensor.type_as") and _names_device(device):
+        if device is not None and name in (*_MOVES, "Tensor.to", "Tensor.type_as") and self._names_device(device):
             return self._moved(args[0], result, name)
         return result
 
@@ -159,7 +161,7 @@ class Placement:
             return ("cpu" if self._is_host(target) else target.device), args
         if name == "Tensor.type_as" or not isinstance(target, (str, torch.device, int)) or isinstance(target, bool):
             return None, args
-        if len(args) > 1 and args[1] is target and _names_device(target):
+        if len(args) > 1 and args[1] is target and self._names_device(target):
             args = (args[0], torch.device("cpu"), *args[2:])
         return target, args
 
@@ -196,12 +198,18 @@ class Placement:
                 operator = name if name.startswith("Tensor.") else f"torch.{name}"
                 self._met.append(Meeting(value, operator, site()))
 
+    def _note_asked(self) -> None:
+        self._asked = True
+
+    def _names_device(self, device: Any) -> bool:
+        return self._asked or names_device(device)
+
     def _is_hosts_own(self) -> bool:
         """Whether what the current call makes of nothing is the host's. In doubt it is not."""
         call = self._call
         if call is None or call.tensors:
             return False
-        return call.device is None or not _names_device(call.device)
+        return call.device is None or not self._names_device(call.device)
 
     def _is_host(self, tensor: torch.Tensor) -> bool:
         return type(tensor) in (torch.Tensor, torch.nn.Parameter) or _key(tensor) in self._host
@@ -223,26 +231,6 @@ class Placement:
                 self._host[key_of(storage)] = HostMemory(
                     weak(storage), site(), inside, source if self._met is not None else None
                 )
-
-
-@contextmanager
-def _replaced_module_to() -> Iterator[None]:
-    """``Module.to`` reads its arguments in C++, which knows no NPU here, before a function mode sees a tensor."""
-    before = nn.Module.to
-
-    def to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
-        known = {key: _known_device(value) for key, value in kwargs.items()}
-        return before(self, *map(_known_device, args), **known)
-
-    nn.Module.to = to  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        nn.Module.to = before  # type: ignore[method-assign]
-
-
-def _known_device(value: Any) -> Any:
-    return _any_device((value,), {}) if isinstance(value, str) else value
 
 
 class _Functions(TorchFunctionMode):
@@ -267,21 +255,6 @@ class _Operators(TorchDispatchMode):
     ) -> Any:
         del types
         return self._placement.operator(func, args, kwargs or {})
-
-
-def _names_device(device: Any) -> bool:
-    """Whether a ``device`` argument means the model's device: a device object may be ``x.device``; "cpu" does not."""
-    return not (isinstance(device, str) and device.partition(":")[0] in ("cpu", "meta"))
-
-
-def _any_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
-    """``torch.device("npu:0")`` on a build that knows no NPU is a device that none is on."""
-    try:
-        return torch.device(*args, **kwargs)
-    except RuntimeError:
-        if args and isinstance(args[0], str) and args[0].partition(":")[0] == "npu":
-            return torch.device(args[0].replace("npu", "cuda", 1))
-        raise
 
 
 def _flat(args: Any, kwargs: dict[str, Any]) -> Iterator[Any]:

@@ -28,7 +28,7 @@ _PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "dot"})
 def padded_mixing(
     region: str, dim: str, sizes: tuple[int, int], larger: Recording, smaller: Recording
 ) -> Iterator[Diagnostic]:
-    """Warnings for one dim, one for each operator of a source line. The recordings are of the same operators, at the two ``sizes``."""
+    """Warnings for one dim, one for each operator of a line. The recordings call the same, at the two ``sizes``."""
     masks = _Masks()
     said: set[tuple[str, int, str]] = set()
     for one, other in zip(larger.calls, smaller.calls, strict=True):
