@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from graphspec import plan as plans
-from graphspec.errors import OrderError
+from graphspec.errors import OrderError, ReplayError
 from graphspec.plan import Bucket
 from graphspec.runtime.axes import Axes, cut, paste
 from graphspec.runtime.borrowed import Borrowed
@@ -59,20 +59,29 @@ class GraphStep:
     def run(self, run: Run) -> None:
         """Refresh the update slots, replay, and take the results.
 
-        Raises OrderError for a value of another sequence that was not made, or was overwritten.
+        Raises OrderError for a value of another sequence that was not made, or was overwritten; ReplayError for an
+        operator that failed.
         """
         if self._captured.bindings:
             self._captured.refresh(run.params)
-        if self._clock is None:
-            self._replay()
-        else:
+        if self._clock is not None:
             for read in self._foreign:
                 self._clock.require(self.region, read, self._sizes)
+        try:
             self._replay()
+        except Exception as error:
+            raise _failed(self.region, error) from error
+        if self._clock is not None:
             self._clock.replayed(self._captured.plan)
             self._clock.ran(self.region, self._captured.plan.bucket, self._sizes)
         for result in self._results:
             run.results[result.name] = result.take()
+
+
+def _failed(region: str, error: Exception) -> ReplayError:
+    reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+    message = f"region '{region}' failed while it was replayed: {reason}"
+    return ReplayError(message, hint="an index or a value of this run's inputs may be out of range; try it eagerly")
 
 
 class Result:

@@ -258,6 +258,39 @@ def test_a_run_that_fails_half_way_is_the_users_exception_and_the_next_run_is_ri
 
 
 @pytest.mark.case("C35")
+@pytest.mark.parametrize("body", ["self.table[i]", "F.embedding(i, self.table)", "self.table.index_select(0, i)",
+                                  "self.table.gather(0, i[:, None].expand(2, 3))"])  # fmt: skip
+def test_an_operator_that_fails_in_a_replay_names_the_region_and_the_next_run_is_right(case, body):
+    runner = case.open(
+        f"""
+        def __init__(self):
+            super().__init__()
+            self.table = torch.arange(12.0).view(4, 3)
+
+        def forward(self, i, s):
+            return {body} + s, s + 1
+        """,
+        """
+        buffers:
+          i: {shape: [2], dtype: int64}
+          s: {role: state, shape: [1], dtype: float32, init: 0}
+        regions:
+          main: {call: model, inputs: [i, s], outputs: [y, s]}
+        replay: [main]
+        """,
+    )
+    table, good = torch.arange(12.0).view(4, 3), torch.tensor([1, 3])
+    for count in range(4):
+        if count:
+            before = ambient()
+            with case.refused(ReplayError, "region 'main'"):
+                runner.run(i=torch.tensor([0, 99]))
+            assert ambient() == before
+        done = runner.state["s"]
+        assert torch.equal(runner.run(i=good)["y"], table[good] + done)
+
+
+@pytest.mark.case("C35")
 def test_a_failed_recapture_leaves_a_runner_that_can_be_recaptured(case):
     runner = case.open(LINEAR, SPEC)
     good = runner.model.forward
