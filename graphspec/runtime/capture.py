@@ -165,6 +165,7 @@ class Capturer:
         context, region = self._context, self._region(event)
         recorder = Recorder(region.name, self._names)
         generators = [_generator(context.model, path, region.name) for path in region.generators]
+        before = effects.layouts(context, region.name, values.env)
         with inside_capture(region.name), self._watch(region, generators) as watched:
             try:
                 with recorder, self._code.watching():
@@ -188,7 +189,8 @@ class Capturer:
         results = {name for sequence in context.plan.sequences.values() for name in sequence.results}
         refused = [finding for finding in watched.findings if finding.severity == "error"]
         refused += effects.input_writes(context, region, recording)
-        refused += effects.input_shapes(context, region.name, event.bucket, values.env)
+        refused += effects.input_shapes(region.name, before, effects.layouts(context, region.name, values.env))
+        refused += effects.copy_writes(region.name, recording, self._copy_storages())
         refused += effects.result_writes(context, region, recording, values.origins, results)
         errors, warnings = effects.host_changes(region.name, session, recording, seen)
         context.warn(*(str(finding) for finding in watched.findings if finding.severity == "warning"), *warnings)
@@ -454,10 +456,16 @@ class Capturer:
         return until
 
     def _note_origins(self, trees: Mapping[str, Tree], values: _Values) -> None:
-        """Remember which region made the memory of each output, to recognise it where another one reads it."""
+        """Remember which region made the memory of each output, to recognise it where another one reads it.
+
+        Of several outputs in one memory it is a result, if one of them is.
+        """
+        results = {name for sequence in self._context.plan.sequences.values() for name in sequence.results}
         for name, tree in trees.items():
             for leaf in tree.leaves:
-                values.origins.setdefault(leaf.untyped_storage()._cdata, name)
+                key = leaf.untyped_storage()._cdata
+                if key not in values.origins or (name in results and values.origins[key] in trees):
+                    values.origins[key] = name
 
     # -- what captured regions read of eager ones
 
@@ -481,6 +489,14 @@ class Capturer:
             for static, leaf in zip(copy.tensors, flatten(values.env[name]).leaves, strict=True):
                 static.copy_(leaf)
             values.env[name] = copy.value
+
+    def _copy_storages(self) -> dict[int, str]:
+        """The memory of every such copy, and whose copy it is."""
+        return {
+            tensor.untyped_storage()._cdata: name
+            for (name, _), copy in self._set.copies.items()
+            for tensor in copy.tensors
+        }
 
     def _copied(self, event: Event) -> list[str]:
         """The outputs of an eager region that some captured region reads."""

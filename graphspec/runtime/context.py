@@ -125,8 +125,8 @@ class StaticCopy:
 
     @property
     def value(self) -> Any:
-        """The output in its own structure, on the static memory."""
-        return self.tree.rebuild(self.tensors)
+        """The output in its own structure, on the static memory; aliases, which a region may give another shape."""
+        return self.tree.rebuild([tensor.detach() for tensor in self.tensors])
 
 
 @dataclass

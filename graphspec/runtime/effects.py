@@ -43,20 +43,42 @@ def input_writes(context: Context, region: language.Region, recording: Recording
     return found
 
 
-def input_shapes(context: Context, region: str, bucket: Bucket, env: Mapping[str, object]) -> list[Diagnostic]:
-    """A region that changes the shape or strides of its input in place (``t_``, ``resize_``), as eager's caller sees."""
+Layout = tuple[torch.Size, tuple[int, ...]]
+
+
+def layouts(context: Context, region: str, env: Mapping[str, object]) -> dict[str, Layout]:
+    """Shape and strides of each tensor that a region reads, before it is called."""
+    given = {wire.value: env.get(wire.value) for wire in context.plan.regions[region].reads}
+    return {name: (value.shape, value.stride()) for name, value in given.items() if isinstance(value, torch.Tensor)}
+
+
+def input_shapes(region: str, before: Mapping[str, Layout], after: Mapping[str, Layout]) -> list[Diagnostic]:
+    """A region that changes the shape or strides of what it reads in place (``t_``, ``resize_``), as eager shows."""
     found = []
-    for name in dict.fromkeys(wire.value for wire in context.plan.regions[region].reads):
-        given = env.get(name)
-        if name not in context.buffers.static or not isinstance(given, torch.Tensor):
-            continue
-        view = context.buffers.view(name, bucket)
-        if (given.shape, given.stride()) != (view.shape, view.stride()):
+    for name, layout in before.items():
+        if after.get(name) != layout:
             message = (
-                f"region '{region}' changes the shape or strides of '{name}' in place, from {list(view.shape)} to "
-                f"{list(given.shape)}; a replay does not"
+                f"region '{region}' changes the shape or strides of '{name}' in place, from {list(layout[0])} to "
+                f"{list(after[name][0])}; a replay does not"
             )
             found.append(Diagnostic("GS724", message, hint=f"work on {name}.clone()"))
+    return found
+
+
+def copy_writes(region: str, recording: Recording, copies: Mapping[int, str]) -> list[Diagnostic]:
+    """A region that writes into what an eager region made: a graph has a copy of it, in a storage of ``copies``."""
+    found = []
+    for index in sorted(recording.written & recording.outside.keys()):
+        name = copies.get(recording.outside[index].storage._cdata)
+        if name is None:
+            continue
+        call = next(c for c in recording.calls if any(ref.storage == index for ref in written_refs(c)))
+        message = (
+            f"region '{region}' writes into '{name}', which an eager region made: {call.name} at {call.site}; a graph "
+            "has a copy of it, and nobody else would see the change"
+        )
+        hint = f"work on {name}.clone(), or write it in the eager region"
+        found.append(Diagnostic("GS729", message, file=call.site.file, line=call.site.line, hint=hint))
     return found
 
 
@@ -144,7 +166,8 @@ def result_writes(
     found = []
     for index in sorted(recording.written & recording.outside.keys()):
         name = origins.get(recording.outside[index].storage._cdata)
-        if name is None or name not in results or name in context.buffers.static:
+        buffer = context.spec.buffers.get(name or "")
+        if name is None or name not in results or (buffer is not None and buffer.role == "state"):
             continue
         call = next(c for c in recording.calls if any(ref.storage == index for ref in written_refs(c)))
         found.append(
