@@ -73,6 +73,10 @@ class Body:
     def hazard(self, kind: str, inputs: list[str]) -> list[str] | None:
         """The statements of a hazard that runs here; None if it does not."""
         names = {"input": self._rng.choice(inputs)} if inputs else {}
+        given = [each.name for each in self._worlds.known() if _FITS["f"](each.dtype) and each.name[0] in "xsh"]
+        if not given:
+            return None  # of a value made in the region it may be known what it is
+        names["f"] = self._rng.choice(given)
         if self._param is not None:
             names["P"] = self._param
         try:

@@ -7,7 +7,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from graphspec.errors import FindingsError, GraphSpecError
 from graphspec.runtime import runner as runners
 from random_models.interpret import make_model, write
 from random_models.language import Draw, RunDraw, concrete
-from random_models.reference import Reference, bucket
+from random_models.reference import Reference, bucket, sizes_of
 from random_models.values import make_input
 
 Kind = Literal["ran", "refused", "wrong", "crashed", "invalid", "not refused"]
@@ -97,7 +97,7 @@ class _Trial:
         self._prepare(runner, run)
         inputs = self._inputs(run, sequence.plan.inputs)
         params = {name: value for name, value in run.params.items() if name in sequence.plan.params}
-        run = RunDraw(run.sequence, run.sizes, run.seed, params, run.absent, run.before)
+        run = replace(run, sizes=self._shown(run, [*inputs, *params]), params=params)
         wanted = self._eager(run, inputs)
         torch.manual_seed(run.seed)
         got = sequence(**{name: value.clone() for name, value in inputs.items()}, **params)
@@ -109,6 +109,12 @@ class _Trial:
         self._equal(self._states(), states, place, full=full, run=run)
         self._equal(contents(self._reference.model), contents(self._model), place, full=full, run=run)
         self._results.append((got, states))
+
+    def _shown(self, run: RunDraw, given: list[str]) -> dict[str, int]:
+        """The sizes of a run: a dim that nothing given shows has that of its only bucket."""
+        declared = [self._draw.buffers.get(name) or self._draw.params[name] for name in given]
+        shown = {str(axis).rpartition("*")[2] for each in declared for axis in each.get("shape", ())}
+        return {dim: size if dim in shown else max(sizes_of(self._draw.dims[dim])) for dim, size in run.sizes.items()}
 
     def _eager(self, run: RunDraw, inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         try:

@@ -63,7 +63,10 @@ class Reference:
                 region = draw.region(step)
                 arguments = {each.name: self._argument(each.value, env) for each in region.arguments}
                 returned = getattr(self.model, region.name)(**arguments)
-                for name, value in _named(region.outputs, returned):
+                named = dict(_named(region.outputs, returned))
+                written = [env[name] for name in named if name in self.states]
+                apart = {name: cloned(value) if _lies_in(value, written) else value for name, value in named.items()}
+                for name, value in apart.items():  # all at once, as `a, b = f()` assigns
                     self._take(name, value, env, results)
         return results
 
@@ -116,6 +119,12 @@ def bucket(draw: Draw, sizes: Mapping[str, int]) -> dict[str, int]:
 def cloned(value: Any) -> Any:
     """A value with memory of its own."""
     return value.clone() if isinstance(value, torch.Tensor) else tuple(item.clone() for item in value)
+
+
+def _lies_in(value: Any, others: list[torch.Tensor]) -> bool:
+    parts = [value] if isinstance(value, torch.Tensor) else value
+    storages = {other.untyped_storage()._cdata for other in others}
+    return any(part.untyped_storage()._cdata in storages for part in parts)
 
 
 def _rows(draw: Draw, name: str, sizes: Mapping[str, int]) -> tuple[slice, ...]:
