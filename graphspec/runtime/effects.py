@@ -57,9 +57,10 @@ def input_shapes(region: str, before: Mapping[str, Layout], after: Mapping[str, 
     found = []
     for name, layout in before.items():
         if after.get(name) != layout:
+            what, part = ("shape", 0) if after[name][0] != layout[0] else ("strides", 1)
             message = (
-                f"region '{region}' changes the shape or strides of '{name}' in place, from {list(layout[0])} to "
-                f"{list(after[name][0])}; a replay does not"
+                f"region '{region}' changes the {what} of '{name}' in place, from {list(layout[part])} to "
+                f"{list(after[name][part])}; a replay does not"
             )
             found.append(Diagnostic("GS724", message, hint=f"work on {name}.clone()"))
     return found

@@ -131,6 +131,8 @@ def _out_overload(op: OpOverload) -> OpOverload | None:
     wanted = [(argument.name, str(argument.type)) for argument in op._schema.arguments]
     for name in packet.overloads():
         candidate: OpOverload = getattr(packet, name)
+        if name == "unary_out":  # of max and min: TorchScript takes it for max(self, other)
+            continue
         given = [(a.name, str(a.type)) for a in candidate._schema.arguments if not a.is_out]
         outs = sum(a.is_out for a in candidate._schema.arguments)
         tensors = all(str(a.type) == "Tensor" for a in candidate._schema.arguments if a.is_out)
