@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
-from random_models import operators
 from random_models.hazards import HAZARDS
+from random_models.operators import ALWAYS, PURE, STATEMENTS, WEIGHTS
 from random_models.worlds import Known, Worlds
 
 _HOLE = re.compile(r"\{(\w+?)(\d?)\}")
@@ -26,11 +25,17 @@ _FITS: Mapping[str, Callable[[torch.dtype], bool]] = {
     "c": lambda dtype: dtype.is_complex,
     "t": lambda dtype: dtype != torch.bool,
 }
+_NUMBERS: Mapping[str, tuple[complex, ...]] = {
+    "k": (0.5, -1.5, 2.0, 0.1, 1.0, 3.0),
+    "j": (0, 1, 2, 3),
+    "s": (0.5, -2.0, 2, 3, 1, True, -1, 1.5),
+    "p": (0.1, 0.5, 0.9),
+}
 #: Model tensors that statements may write.
 _WRITABLE = ("self.buf", "self.count", "self.w")
 
 
-class NothingFits(Exception):
+class NothingFitsError(Exception):
     """No value there is can stand in a template."""
 
 
@@ -45,25 +50,25 @@ class Body:
 
     def fill(self, statements: int) -> None:
         """Draw so many statements, or as many as fit."""
-        groups = dict(operators.GROUPS)
+        groups = list(ALWAYS)
         if self._random_ops:
-            groups |= {"random": (operators.RANDOM, 3), "random in place": (operators.RANDOM_INPLACE, 1)}
+            groups += ["random", "random-in-place"]
         if not self._worlds.padded:
-            groups["mixing"] = (operators.MIXING, 2)
+            groups.append("mixing")
         if self._eager:
-            groups["eager"] = (operators.EAGER, 8)
-        names, weights = list(groups), [weight for _, weight in groups.values()]
+            groups.append("eager")
+        weights = [WEIGHTS[group] for group in groups]
         for _ in range(5 * statements):
             if len(self.lines) >= statements:
                 return
-            group = self._rng.choices(names, weights)[0]
-            self.statement(self._rng.choice(groups[group][0]), writes=group not in _PURE)
+            group = self._rng.choices(groups, weights)[0]
+            self.statement(self._rng.choice(STATEMENTS[group]), writes=group not in PURE)
 
     def statement(self, template: str, *, writes: bool = True) -> bool:
         """Draw one statement from a template; whether it was taken."""
         try:
             line = self.written(template)
-        except NothingFits:
+        except NothingFitsError:
             return False
         if not self._worlds.attempt(line, writes=writes or "out=" in line, mixing=self._eager):
             return False
@@ -81,7 +86,7 @@ class Body:
             names["P"] = self._param
         try:
             lines = self._filled(HAZARDS[kind], names)
-        except NothingFits:
+        except NothingFitsError:
             return None
         return lines if all(self._worlds.attempt(line, mixing=True) for line in lines) else None
 
@@ -102,23 +107,15 @@ class Body:
         return [_HOLE.sub(fill, template) for template in templates]
 
     def _hole(self, kind: str, first: list[Known]) -> str:
-        rng = self._rng
-        match kind:
-            case "o":
-                self._made += 1
-                return f"v{len(self.lines)}_{self._made}"
-            case "d" | "e":
-                return str(self._axis(first[0] if first else None))
-            case "k":
-                return str(rng.choice((0.5, -1.5, 2.0, 0.1, 1.0, 3.0)))
-            case "j":
-                return str(rng.choice((0, 1, 2, 3)))
-            case "s":
-                return str(rng.choice((0.5, -2.0, 2, 3, 1, True, -1, 1.5)))
-            case "p":
-                return str(rng.choice((0.1, 0.5, 0.9)))
+        if kind == "o":
+            self._made += 1
+            return f"v{len(self.lines)}_{self._made}"
+        if kind in ("d", "e"):
+            return str(self._axis(first[0] if first else None))
+        if kind in _NUMBERS:
+            return str(self._rng.choice(_NUMBERS[kind]))
         if kind not in _FITS:
-            raise NothingFits
+            raise NothingFitsError
         known = self._operand(kind, first)
         first.append(known)
         return known.name
@@ -127,13 +124,15 @@ class Body:
         fits = [each for each in self._worlds.known() if _FITS[kind](each.dtype)]
         if kind == "t":
             fits = [each for each in fits if not each.name.startswith("self.") or each.name in _WRITABLE]
-            weights = [1.5 if each.name.startswith("v") else 1.0 if not each.name.startswith("self") else 0.3 for each in fits]
+            weights = [
+                1.5 if each.name.startswith("v") else 1.0 if not each.name.startswith("self") else 0.3 for each in fits
+            ]
         else:
             weights = [0.15 if each.name.startswith("self.") else 1.0 + 0.3 * at for at, each in enumerate(fits)]
         if first and self._rng.random() < 0.85:
             weights = [w if _broadcast(each, first[0]) else 0.0 for w, each in zip(weights, fits, strict=True)]
         if not fits or not any(weights):
-            raise NothingFits
+            raise NothingFitsError
         return self._rng.choices(fits, weights)[0]
 
     def _axis(self, known: Known | None) -> int:
@@ -144,26 +143,7 @@ class Body:
         return axis - len(known.axes) if self._rng.random() < 0.5 else axis
 
 
-_PURE = {"unary", "binary", "scalar", "reduce", "matmul", "index", "join", "views", "casts", "create", "foreach"}
-
-
 def _broadcast(one: Known, other: Known) -> bool:
-    return all(a == b or 1 in (a, b) for a, b in zip(reversed(one.tensor.shape), reversed(other.tensor.shape), strict=False))
-
-
-def choose_returns(rng: random.Random, known: list[Known], count: int) -> list[Known]:
-    """What a region returns: mostly what it has made last."""
-    if not known:
-        return []
-    weights = [4.0 + 3 * at if each.name.startswith("v") else 0.5 if each.name.startswith("self.") else 1.5 for at, each in enumerate(known)]
-    return [rng.choices(known, weights)[0] for _ in range(count)]
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """A dtype as the spec writes it."""
-    return str(dtype).removeprefix("torch.")
-
-
-def tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors of a value of a region: itself, or the items of a tuple."""
-    return [value] if isinstance(value, torch.Tensor) else [item for item in value if isinstance(item, torch.Tensor)]
+    return all(
+        a == b or 1 in (a, b) for a, b in zip(reversed(one.tensor.shape), reversed(other.tensor.shape), strict=False)
+    )

@@ -41,8 +41,9 @@ HAZARDS: Mapping[str, tuple[str, ...]] = {
     "param text": ("{o} = {f} * len(str({P}))",),
     "seed": ("torch.manual_seed(3)",),
     "dynamic size": ("{o} = torch.zeros(int({f}.abs().sum()) + 1).sum()",),
-    "to list of sizes": ("{o} = {f}.repeat_interleave(({f}.flatten()[:1].abs() + 1).long().expand({f}.shape[0]), 0).sum()",),
+    "repeats": ("{o} = {f}.repeat_interleave(({f}.flatten()[:1].abs() + 1).long().expand({f}.shape[0]), 0).sum()",),
     "assert": ("assert {f}.sum() > -1e9",),
+    "write at an index": ("self.buf[self.count % 2] = 1.0",),
     "cpu copy": ("{o} = {f}.cpu() + 1",),
     "cumulative attribute": ("self.total0 = self.total0 + {f}.sum()", "{o} = {f} + self.total0"),
 }  # fmt: skip

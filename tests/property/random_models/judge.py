@@ -18,8 +18,8 @@ from graphspec.backends.cpu import CpuBackend
 from graphspec.errors import FindingsError, GraphSpecError
 from graphspec.runtime import runner as runners
 from random_models.interpret import make_model, write
-from random_models.language import Draw, RunDraw, concrete
-from random_models.reference import Reference, bucket, sizes_of
+from random_models.language import Draw, RunDraw
+from random_models.reference import NeverMadeError, Reference, bucket, sizes_of
 from random_models.values import make_input
 
 Kind = Literal["ran", "refused", "wrong", "crashed", "invalid", "not refused"]
@@ -56,19 +56,24 @@ def judge(draw: Draw, replayer: str = "auto") -> Outcome:
         warnings.simplefilter("ignore")
         try:
             outcome = _Trial(draw, Path(folder)).run()
-        except InvalidDrawError as error:
-            return Outcome("invalid", type(error.__cause__).__name__, str(error))
-        except WrongError as error:
-            return Outcome("wrong", "", str(error))
-        except FindingsError as error:
-            return Outcome("refused", error.diagnostics[0].code, str(error))
-        except GraphSpecError as error:
-            return Outcome("refused", type(error).__name__, str(error))
-        except Exception as error:  # noqa: BLE001  what must not come out of graphspec
-            return Outcome("crashed", type(error).__name__, traceback.format_exc())
+        except Exception as error:  # noqa: BLE001  nothing but its own errors may come out of graphspec
+            return _ended(error)
     if draw.illegal is not None:
         return Outcome("not refused", draw.illegal, f"the hazard '{draw.illegal}' was let through")
     return outcome
+
+
+def _ended(error: Exception) -> Outcome:
+    match error:
+        case InvalidDrawError():
+            return Outcome("invalid", type(error.__cause__).__name__, str(error))
+        case WrongError():
+            return Outcome("wrong", "", str(error))
+        case FindingsError():
+            return Outcome("refused", error.diagnostics[0].code, str(error))
+        case GraphSpecError():
+            return Outcome("refused", type(error).__name__, str(error))
+    return Outcome("crashed", type(error).__name__, "".join(traceback.format_exception(error)))
 
 
 class _Trial:
@@ -77,7 +82,6 @@ class _Trial:
         self._path = write(draw, folder)
         self._model = make_model(draw, folder)
         self._reference = Reference(draw, self._model)
-        self._padded = Reference(draw, self._model)  # at the sizes of the bucket: the same kernels as the graph
         self._results: list[Any] = []
 
     def run(self) -> Outcome:
@@ -98,16 +102,20 @@ class _Trial:
         inputs = self._inputs(run, sequence.plan.inputs)
         params = {name: value for name, value in run.params.items() if name in sequence.plan.params}
         run = replace(run, sizes=self._shown(run, [*inputs, *params]), params=params)
-        wanted = self._eager(run, inputs)
+        try:
+            wanted = self._eager(run, inputs)
+        except NeverMadeError as error:
+            sequence(**inputs, **params)  # must refuse
+            raise WrongError(f"run {number} reads '{error}', which nothing has made") from None
         torch.manual_seed(run.seed)
         got = sequence(**{name: value.clone() for name, value in inputs.items()}, **params)
         got = {name: owned(value) for name, value in got.items()}
         place = f"run {number} ({run.sequence} at {dict(run.sizes)})"
         full = dict(run.sizes) == bucket(self._draw, run.sizes)
-        self._equal({name: wanted[name] for name in got}, got, place, full=full, run=run)
+        _compare(wanted, got, place, exact=full)
         states = {f"state {name}": value for name, value in runner.state.items() if isinstance(value, torch.Tensor)}
-        self._equal(self._states(), states, place, full=full, run=run)
-        self._equal(contents(self._reference.model), contents(self._model), place, full=full, run=run)
+        _compare(self._states(), states, place, exact=full)
+        _compare(contents(self._reference.model), contents(self._model), place, exact=full)
         self._results.append((got, states))
 
     def _shown(self, run: RunDraw, given: list[str]) -> dict[str, int]:
@@ -119,6 +127,8 @@ class _Trial:
     def _eager(self, run: RunDraw, inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         try:
             return self._reference.run(run, {name: value.clone() for name, value in inputs.items()}, run.sizes)
+        except NeverMadeError:
+            raise
         except Exception as error:
             raise InvalidDrawError(f"{type(error).__name__}: {error}") from error
 
@@ -153,9 +163,6 @@ class _Trial:
                 for name, tensor in self._reference.states.items():
                     runner.state.write(name, tensor.flip(0) if tensor.dim() else tensor)
                     tensor.copy_(tensor.flip(0) if tensor.dim() else tensor)
-
-    def _equal(self, wanted: Mapping[str, Any], got: Mapping[str, Any], place: str, *, full: bool, run: RunDraw) -> None:
-        _compare(wanted, got, place, exact=full)
 
 
 def contents(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -204,6 +211,3 @@ def _replayer(kind: str) -> Iterator[None]:
         yield
     finally:
         runners.open_backend = before
-
-
-__all__ = ["Outcome", "concrete", "judge"]

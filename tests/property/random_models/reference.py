@@ -14,7 +14,9 @@ import torch
 
 from random_models.language import Draw, RunDraw, concrete
 
-FORMATS = {"channels_last": torch.channels_last}
+
+class NeverMadeError(Exception):
+    """A region reads what no run has made before."""
 
 
 class Reference:
@@ -50,7 +52,7 @@ class Reference:
                 tensor.copy_(self._initial[name])
 
     def run(self, run: RunDraw, inputs: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> dict[str, Any]:
-        """The results of every region of the sequence, by name, at ``sizes`` (the real ones, or those of the bucket)."""
+        """The results of every region of the sequence, by name, at ``sizes``, the real ones."""
         draw = self._draw
         self._params.update(run.params)
         self._held.update((name, value) for name, value in inputs.items() if draw.buffers[name].get("hold"))
@@ -95,7 +97,9 @@ class Reference:
 
     def _argument(self, value: Any, env: Mapping[str, Any]) -> Any:
         if isinstance(value, str):
-            return env.get(value) if self._draw.buffers.get(value, {}).get("optional") else env[value]
+            if value not in env and not self._draw.buffers.get(value, {}).get("optional"):
+                raise NeverMadeError(value)
+            return env.get(value)
         ((key, inside),) = value.items()
         if key == "const":
             return inside

@@ -23,7 +23,7 @@ def draw_runs(
     for number in range(3 + rng.choice((1, 2, 3))):
         name = names[0] if number == 0 else rng.choice(names)
         sizes = {dim: _size(rng, signature, dim, shown=dim in shown[name]) for dim in signature.bucketed}
-        before = "" if number < 3 else rng.choice(BEFORE[3:])  # noqa: PLR2004
+        before = "" if number < 3 else rng.choice(BEFORE[3:])
         params = {
             name: make_param(param, sizes, rng)
             for name, param in signature.params.items()
@@ -40,7 +40,9 @@ def draw_runs(
 
 def _shown(signature: Signature, regions: tuple[RegionDraw, ...], steps: tuple[str, ...]) -> set[str]:
     """The dims that the inputs of a sequence show. One that none shows has the size of its bucket."""
-    read = {name for region in regions if region.name in steps for each in region.arguments for name in names_in(each.value)}
+    read = {
+        name for region in regions if region.name in steps for each in region.arguments for name in names_in(each.value)
+    }
     given = [buffer for name, buffer in signature.buffers.items() if name in read and not buffer.get("optional")]
     shapes = [buffer["shape"] for buffer in given if buffer.get("role") != "state" and "shape" in buffer]
     return {str(axis).rpartition("*")[2] for shape in shapes for axis in shape}

@@ -27,21 +27,34 @@ def shrink(draw: Draw, fails: Callable[[Draw], bool], budget: int = 400) -> Draw
 
 def _smaller(draw: Draw) -> Iterator[Draw]:
     """Draws with one thing less, the largest things first."""
-    for region in draw.regions:
-        if len(draw.regions) > 1:
-            yield _without_region(draw, region.name)
-    for number in reversed(range(len(draw.runs))):
-        if len(draw.runs) > 1:
+    if len(draw.regions) > 1:
+        yield from (_without_region(draw, region.name) for region in draw.regions)
+    yield from _fewer_runs(draw)
+    for number, region in enumerate(draw.regions):
+        for smaller in _smaller_region(region):
+            yield _without_unused(replace(draw, regions=(*draw.regions[:number], smaller, *draw.regions[number + 1 :])))
+    yield from _plainer(draw)
+    for number in range(1, len(draw.init)):
+        yield replace(draw, init=draw.init[:number] + draw.init[number + 1 :])
+
+
+def _fewer_runs(draw: Draw) -> Iterator[Draw]:
+    if len(draw.runs) > 1:
+        for number in reversed(range(len(draw.runs))):
             yield replace(draw, runs=draw.runs[:number] + draw.runs[number + 1 :])
     if len(draw.sequences) > 1:
         first = next(iter(draw.sequences))
         runs = tuple(run for run in draw.runs if run.sequence == first)
         yield replace(draw, sequences={first: draw.sequences[first]}, runs=runs)
-    for pool in draw.pools:
-        yield replace(draw, pools={name: members for name, members in draw.pools.items() if name != pool})
-    for number, region in enumerate(draw.regions):
-        for smaller in _smaller_region(region):
-            yield _without_unused(replace(draw, regions=(*draw.regions[:number], smaller, *draw.regions[number + 1 :])))
+    for number, run in enumerate(draw.runs):
+        if run.before:
+            yield replace(draw, runs=(*draw.runs[:number], replace(run, before=""), *draw.runs[number + 1 :]))
+
+
+def _plainer(draw: Draw) -> Iterator[Draw]:
+    """With fewer keys in the spec."""
+    if draw.pools:
+        yield replace(draw, pools={})
     for name, buffer in draw.buffers.items():
         for key in ("static", "copy", "optional", "hold", "layout"):
             if key in buffer:
@@ -51,11 +64,6 @@ def _smaller(draw: Draw) -> Iterator[Draw]:
         sizes = written["sizes"] if isinstance(written, dict) else written
         for size in sizes[:-1]:
             yield replace(draw, dims={**draw.dims, dim: [each for each in sizes if each != size]})
-    for number, run in enumerate(draw.runs):
-        if run.before:
-            yield replace(draw, runs=(*draw.runs[:number], replace(run, before=""), *draw.runs[number + 1 :]))
-    for number in range(1, len(draw.init)):
-        yield replace(draw, init=draw.init[:number] + draw.init[number + 1 :])
 
 
 def _smaller_region(region: RegionDraw) -> Iterator[RegionDraw]:
@@ -75,7 +83,9 @@ def _smaller_region(region: RegionDraw) -> Iterator[RegionDraw]:
                 yield replace(region, returns=f"({', '.join(kept)})", outputs=names)
     for key in ("warmup", "updates", "eager"):
         if region.keys.get(key):
-            yield replace(region, keys={**{each: v for each, v in region.keys.items() if each != key}, **_NONE.get(key, {})})
+            yield replace(
+                region, keys={**{each: v for each, v in region.keys.items() if each != key}, **_NONE.get(key, {})}
+            )
 
 
 _NONE = {"warmup": {"warmup": 0}}

@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-DTYPES = {"float32": 14, "int64": 4, "bool": 1.5, "float16": 1.5, "bfloat16": 1, "float64": 1, "complex64": 1.5, "int32": 1, "uint8": 0.7}
+#: How often an input has which dtype.
+DTYPES = {
+    "float32": 14, "int64": 4, "bool": 1.5, "float16": 1.5, "bfloat16": 1, "float64": 1, "complex64": 1.5, "int32": 1,
+    "uint8": 0.7,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,9 @@ def draw_signature(rng: random.Random) -> Signature:
         buffers[f"x{number}"] = _input(rng, shapes, padded=padded, first=number == 0)
     if rng.random() < 0.12:  # stands in for x0, so it is like it
         buffers["extra"] = {**buffers["x0"], "optional": True}
+    if rng.random() < 0.06:
+        shape = [next(iter(dims), 2), 2, width, 2]
+        buffers["image"] = {"shape": shape, "dtype": "float32", "layout": "channels_last"}
     for number in range(rng.choice((0, 1, 1, 2))):
         buffers[f"s{number}"] = _state(rng, shapes)
     if rng.random() < 0.2:
@@ -67,20 +74,32 @@ class _Shapes:
     def __init__(self, rng: random.Random, dims: tuple[str, ...], width: int, others: tuple[int, ...]) -> None:
         self._rng, self._dims, self._width, self._others = rng, dims, width, others
 
-    def input(self) -> list[Any]:
+    def first(self) -> list[Any]:
+        """That of x0, which shows every dim."""
+        n, m = self._width, self._rng.choice(self._others)
+        if len(self._dims) > 1:
+            return self._rng.choice((["b", "s", n], ["b", "s"], ["s", "b"], ["s", "2*b", n]))
+        if not self._dims:
+            return self.any()
+        return self._rng.choice((["b", n], ["b", n], ["b", m, n], ["b"], [n, "b"], ["2*b", n]))
+
+    def any(self) -> list[Any]:
+        """That of another input."""
         rng, n, m = self._rng, self._width, self._rng.choice(self._others)
         if not self._dims:
             return rng.choice(([m, n], [m, n], [n], [2, m, n], [n, n], [], [4, n], [1, n], [m, 1, n]))
-        b, other = "b", rng.choice(self._dims)
-        return rng.choice(([b, n], [b, n], [b, n], [b, m, n], [n], [b], [n, b], [f"2*{b}", n], [b, other, n] if other != b else [b, n], [m, b, n], [other, n], [b, 1]))
+        dim = rng.choice(self._dims)
+        shapes = ([dim, n], [dim, n], [dim, m, n], [n], [dim], [n, dim], [f"2*{dim}", n], [m, dim, n], ["b", 1])
+        return rng.choice(shapes)
 
     def state(self) -> list[Any]:
-        return self.input() if self._rng.random() < 0.7 else self._rng.choice(([self._width], [], [2, self._width]))
+        """That of a state."""
+        return self.any() if self._rng.random() < 0.7 else self._rng.choice(([self._width], [], [2, self._width]))
 
 
 def _input(rng: random.Random, shapes: _Shapes, *, padded: bool, first: bool) -> dict[str, Any]:
     dtype = "float32" if first else rng.choices(list(DTYPES), list(DTYPES.values()))[0]
-    buffer: dict[str, Any] = {"shape": shapes.input(), "dtype": dtype}
+    buffer: dict[str, Any] = {"shape": shapes.first() if first else shapes.any(), "dtype": dtype}
     if "float" not in dtype and dtype not in ("bool", "complex64"):
         buffer["sample"] = {"randint": [0, 3]}
         buffer["pad"] = rng.choice((0, 1))
@@ -88,8 +107,6 @@ def _input(rng: random.Random, shapes: _Shapes, *, padded: bool, first: bool) ->
         buffer["pad"] = True if dtype == "bool" else rng.choice((1, 0.5, -3))
     if not first and rng.random() < 0.1:
         buffer["hold"] = True
-    if len(buffer["shape"]) == 4 and rng.random() < 0.5:  # noqa: PLR2004
-        buffer["layout"] = "channels_last"
     return buffer
 
 
@@ -99,11 +116,14 @@ def _state(rng: random.Random, shapes: _Shapes) -> dict[str, Any]:
     return {"role": "state", "shape": shapes.state(), "dtype": dtype, "init": init}
 
 
-def _params(rng: random.Random, dims: Mapping[str, Any], buffers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _params(rng: random.Random, dims: Mapping[str, Any], buffers: dict[str, dict[str, Any]]) -> dict[str, Any]:
     params: dict[str, dict[str, Any]] = {}
     if rng.random() < 0.3:
-        params["p0"] = rng.choice(({"type": "float", "default": 0.625}, {"type": "float", "min": 0.1, "max": 3, "default": 1.25},
-                                   {"type": "int", "default": 2, "min": 1, "max": 5}))  # fmt: skip
+        params["p0"] = rng.choice((
+            {"type": "float", "default": 0.625},
+            {"type": "float", "min": 0.1, "max": 3, "default": 1.25},
+            {"type": "int", "default": 2, "min": 1, "max": 5},
+        ))  # fmt: skip
     if rng.random() < 0.1:
         params["kind"] = {"type": "str", "choices": ["none", "lora"], "default": "none", "specialize": True}
     if rng.random() < 0.15:

@@ -14,8 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from random_models.worlds import GLOBALS
 
 
-def updates_for(start: Mapping[str, Any], lines: list[str], name: str, values: tuple[Any, Any]) -> list[dict[str, Any]] | None:
-    """The key `updates` of a region that starts with these local values; None where an argument shows the param changed."""
+def updates_for(
+    start: Mapping[str, Any], lines: list[str], name: str, values: tuple[Any, Any]
+) -> list[dict[str, Any]] | None:
+    """The key `updates` of a region that starts with these local values; None if an argument only follows the param."""
     seen = [_seen(start, lines, name, value) for value in values]
     if seen[0] is None or seen[1] is None or len(seen[0]) != len(seen[1]):
         return None

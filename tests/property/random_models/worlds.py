@@ -57,7 +57,9 @@ class World:
 class Worlds:
     """The worlds of one draw. ``padded``: rows must not mix."""
 
-    def __init__(self, make: Callable[[], torch.nn.Module], dims: tuple[str, ...], least: Mapping[str, int], *, padded: bool):
+    def __init__(
+        self, make: Callable[[], torch.nn.Module], dims: tuple[str, ...], least: Mapping[str, int], *, padded: bool
+    ):
         self.padded = padded
         base, large = ({dim: SIZES[dim][i] for dim in dims} for i in (0, 1))
         sizes = [base, large, large, dict(least)] if dims else [{}]
@@ -99,13 +101,13 @@ class Worlds:
 
     def known(self) -> list[Known]:
         """The tensors of the region being drawn, and the model's."""
-        found = []
-        for name in self.base.local:
-            if name != "self":
-                found.append(self._known(name, [world.local[name] for world in self.all]))
-        for name, value in (*self.base.model._parameters.items(), *self.base.model._buffers.items()):
-            found.append(Known(f"self.{name}", value.dtype, tuple(value.shape), value))
-        return [each for each in found if each is not None]
+        names = [name for name in self.base.local if name != "self"]
+        local = [self._known(name, [world.local[name] for world in self.all]) for name in names]
+        owned = {**self.base.model._parameters, **self.base.model._buffers}
+        return [
+            *(each for each in local if each is not None),
+            *(Known(f"self.{name}", value.dtype, tuple(value.shape), value) for name, value in owned.items()),
+        ]
 
     def axes(self, values: list[Any]) -> tuple[Axis, ...] | None:
         """The axes of a value, from its shapes in the first two worlds."""
@@ -143,10 +145,10 @@ class Worlds:
             values = [world.local.get(name) for world in self.all]
             if not _alike(values) or not _sane(values[0]):
                 return False
-            if self.padded and isinstance(values[0], torch.Tensor) and self.axes(values) is None:
-                return False
-            if self.padded and not mixing and not all(_same_corner(values[0], other) for other in values[1:3]):
-                return False
+            if self.padded and isinstance(values[0], torch.Tensor):
+                apart = mixing or all(_same_corner(values[0], other) for other in values[1:3])
+                if self.axes(values) is None or not apart:
+                    return False
         if not writes:
             return True
         if saved[0].wrote() or not all(_sane(value) for value in self.base.tensors()):
@@ -246,7 +248,11 @@ def _corner(large: torch.Tensor, small: torch.Tensor) -> torch.Tensor:
 def _same_corner(small: torch.Tensor, large: torch.Tensor) -> bool:
     if small is large:
         return True
-    if small.dim() != large.dim() or small.dtype != large.dtype or any(a > b for a, b in zip(small.shape, large.shape, strict=True)):
+    if (
+        small.dim() != large.dim()
+        or small.dtype != large.dtype
+        or any(a > b for a, b in zip(small.shape, large.shape, strict=True))
+    ):
         return False
     cut, own = _corner(large.detach(), small.detach()), small.detach()
     if not (own.dtype.is_floating_point or own.dtype.is_complex):

@@ -1,0 +1,274 @@
+"""What the random models have found, each made small and kept under a name."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+import torch
+
+import graphspec
+from graphspec.errors import HazardError, InputError, OrderError
+
+MODEL = """\
+import torch
+
+
+class M(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.tensor([0.5, 2.0, -1.0]))
+
+"""
+HEAD = "graphspec: 1\nmodel: {factory: 'model.py:M'}\n"
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Opens a spec over methods of a model; closes it when the test ends."""
+    runners = []
+
+    def open_(methods, spec):
+        (tmp_path / "model.py").write_text(MODEL + textwrap.indent(textwrap.dedent(methods), "    "))
+        path = tmp_path / "model.yaml"
+        path.write_text(HEAD + textwrap.dedent(spec))
+        runners.append(graphspec.open(path, device="cpu"))
+        return runners[-1]
+
+    yield open_
+    for runner in runners:
+        runner.close()
+
+
+def refused(error):
+    return [finding.code for finding in error.value.diagnostics]
+
+
+TWO_REGIONS = """
+def first(self, x):
+    return x * 2
+
+def second(self, h):
+    return h + 1
+"""
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0), (0, 3), (2, 1)])
+def test_regions_of_one_sequence_may_have_different_warm_ups(opened, first, second):
+    runner = opened(TWO_REGIONS, f"""
+        buffers:
+          x: {{shape: [3], dtype: float32}}
+        regions:
+          first: {{call: model.first, inputs: [x], outputs: h, warmup: {first}}}
+          second: {{call: model.second, inputs: [h], outputs: y, warmup: {second}}}
+        replay: [first, second]
+    """)  # fmt: skip
+    assert runner.run(x=torch.ones(3))["y"].tolist() == [3, 3, 3]
+
+
+def test_a_sequence_that_takes_neither_a_param_nor_a_dim_runs_beside_one_that_does(opened):
+    runner = opened("""
+        def first(self, x, lens, size):
+            return x * lens + size
+
+        def second(self, z):
+            return z + 1
+    """, """
+        dims: {batch: [1, 4]}
+        params:
+          n: {type: int, shape: [batch], default: 1, pad: 1}
+        buffers:
+          x: {shape: [batch], dtype: float32}
+          z: {shape: [3], dtype: float32}
+          lens: {shape: [batch], dtype: int64, from: n}
+          size: {from: {size: batch}}
+          y: {role: output, shape: [batch], dtype: float32}
+        regions:
+          first: {call: model.first, inputs: [x, lens, size], outputs: y}
+          second: {call: model.second, inputs: [z], outputs: w}
+        replay: {one: [first], other: [second]}
+    """)  # fmt: skip
+    assert runner["other"](z=torch.ones(3))["w"].tolist() == [2, 2, 2]
+    assert runner["one"](x=torch.ones(2), n=[5, 7])["y"].tolist() == [7, 9]
+
+
+def test_a_state_of_one_number_is_written_and_has_no_rows(opened):
+    runner = opened("""
+        def step(self, x, s):
+            return x + s
+    """, """
+        buffers:
+          x: {shape: [3], dtype: float32}
+          s: {role: state, shape: [], dtype: float32}
+        regions:
+          step: {call: model.step, inputs: [x, s], outputs: y}
+    """)  # fmt: skip
+    runner.state.write("s", torch.tensor(4.0))
+    assert runner.run(x=torch.ones(3))["y"].tolist() == [5, 5, 5]
+    with pytest.raises(InputError, match="has no rows"):
+        runner.state.write("s", torch.ones(1), rows=[0])
+
+
+def test_a_static_output_needs_no_warm_up(opened):
+    runner = opened(TWO_REGIONS, """
+        buffers:
+          x: {shape: [3], dtype: float32}
+          h: {role: output, shape: [3], dtype: float32, static: true}
+        regions:
+          first: {call: model.first, inputs: [x], outputs: h, warmup: 0}
+    """)  # fmt: skip
+    assert runner.run(x=torch.ones(3))["h"].tolist() == [2, 2, 2]
+
+
+def test_a_captured_region_reads_the_static_output_of_an_eager_one(opened):
+    runner = opened(TWO_REGIONS, """
+        buffers:
+          x: {shape: [3], dtype: float32}
+          h: {role: output, shape: [3], dtype: float32, static: true}
+          y: {role: output, shape: [3], dtype: float32}
+        regions:
+          first: {call: model.first, inputs: [x], outputs: h, eager: true}
+          second: {call: model.second, inputs: [h], outputs: y}
+        replay: [first, second]
+    """)  # fmt: skip
+    for value in (1, 2, 3):
+        assert runner.run(x=torch.full((3,), float(value)))["y"].tolist() == [2 * value + 1] * 3
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_out_of_another_size_is_replayed_at_the_size_it_got(opened):
+    runner = opened("""
+        def step(self, x):
+            t = x.clone()
+            u = t * 2
+            torch.sum(x, 1, out=t)
+            return t + u.sum()
+    """, """
+        buffers:
+          x: {shape: [2, 4], dtype: float32}
+        regions:
+          step: {call: model.step, inputs: [x], outputs: y, warmup: 0}
+    """)  # fmt: skip
+    for _ in range(3):
+        x = torch.randn(2, 4)
+        assert torch.allclose(runner.run(x=x)["y"], x.sum(1) + 2 * x.sum())
+
+
+ACROSS = """
+dims: {batch: [2, 4]}
+buffers:
+  x: {shape: [batch, 3], dtype: float32}
+  y: {role: output, shape: [batch, 3], dtype: float32}
+regions:
+  first: {call: model.first, inputs: [x], outputs: h KEYS}
+  second: {call: model.second, inputs: [h, x], outputs: y}
+replay: {whole: [first, second], part: [second]}
+"""
+READS_AGAIN = """
+def first(self, x):
+    return x * 2
+
+def second(self, h, x):
+    return h + x
+"""
+
+
+@pytest.mark.parametrize("keys", ["", ", eager: true"])
+def test_a_value_of_another_sequence_is_read_only_at_the_sizes_it_was_made_at(opened, keys):
+    runner = opened(READS_AGAIN, ACROSS.replace("KEYS", keys))
+    with pytest.raises(OrderError, match="not made yet"):
+        runner["part"](x=torch.ones(4, 3))
+    runner["whole"](x=torch.ones(4, 3))
+    assert torch.equal(runner["part"](x=torch.zeros(4, 3))["y"], torch.full((4, 3), 2.0))
+    runner["whole"](x=torch.ones(3, 3))
+    with pytest.raises(OrderError, match="made it last at batch=3"):
+        runner["part"](x=torch.ones(4, 3))
+    runner["whole"](x=torch.ones(2, 3))
+    with pytest.raises(OrderError, match=r"made it last at batch=2|too late"):
+        runner["part"](x=torch.ones(4, 3))
+
+
+def test_a_run_that_shows_no_size_does_not_return_the_padding_of_an_earlier_one(opened):
+    runner = opened(TWO_REGIONS, """
+        dims: {batch: [4]}
+        buffers:
+          x: {shape: [3, batch], dtype: float32, pad: -3}
+          h: {role: output, shape: [3, batch], dtype: float32}
+          y: {role: output, shape: [3, batch], dtype: float32}
+        regions:
+          first: {call: model.first, inputs: [x], outputs: h}
+          second: {call: model.second, inputs: [h], outputs: y}
+        replay: {whole: [first, second], part: [second]}
+    """)  # fmt: skip
+    runner["whole"](x=torch.ones(3, 2))
+    with pytest.raises(OrderError, match="made it last at batch=2"):
+        runner["part"]()
+
+
+WRITES = """
+def first(self, x):
+    h = x * 2
+    return RETURNED
+
+def second(self, h):
+    WRITE
+    return h + 1
+"""
+
+
+def refusal(opened, returned, write, outputs, buffers="", *, keys=""):
+    methods = WRITES.replace("RETURNED", returned).replace("WRITE", write)
+    with pytest.raises(HazardError) as error:
+        opened(methods, f"""
+            buffers:
+              x: {{shape: [3], dtype: float32}}
+              y: {{role: output, shape: [SHAPE], dtype: float32}}
+              {buffers}
+            regions:
+              first: {{call: model.first, inputs: [x], outputs: {outputs}{keys}}}
+              second: {{call: model.second, inputs: [h], outputs: y}}
+            replay: [first, second]
+        """.replace("SHAPE", "3, 1" if "unsqueeze" in write else "3"))  # fmt: skip
+    return error
+
+
+def test_a_write_into_what_an_eager_region_made_is_refused(opened):
+    """It would reach a copy: here the buffer of the model would stay as it was."""
+    error = refusal(opened, "self.scale", "h.add_(1)", "h", keys=", eager: true")
+    assert refused(error) == ["GS729"]
+    assert "which an eager region made" in str(error.value)
+
+
+def test_a_write_into_a_static_result_is_refused(opened):
+    error = refusal(opened, "h", "h.add_(1)", "h", "h: {role: output, shape: [3], dtype: float32, static: true}")
+    assert refused(error) == ["GS729"]
+
+
+def test_a_write_into_a_result_through_another_name_is_refused(opened):
+    error = refusal(opened, "h, h", "h.add_(1)", "[h, z]", "z: {role: output, shape: [3], dtype: float32}")
+    assert refused(error) == ["GS729"]
+    assert "'z', which is a result" in str(error.value)
+
+
+def test_a_change_of_shape_of_what_another_region_made_is_refused(opened):
+    error = refusal(opened, "h", "h.unsqueeze_(-1)", "h")
+    assert refused(error) == ["GS724"]
+
+
+def test_a_change_of_shape_of_what_an_eager_region_made_is_refused(opened):
+    error = refusal(opened, "h", "h.unsqueeze_(-1)", "h", keys=", eager: true")
+    assert refused(error) == ["GS724"]
+
+
+def test_the_maximum_of_all_elements_is_replayed_from_cpp(opened):
+    runner = opened("""
+        def step(self, x):
+            return x.max() - x.min()
+    """, """
+        buffers:
+          x: {shape: [3], dtype: float32}
+        regions:
+          step: {call: model.step, inputs: [x], outputs: y}
+    """)  # fmt: skip
+    assert runner.warnings == ()
+    assert runner.run(x=torch.tensor([1.0, 5.0, 2.0]))["y"].item() == 4
