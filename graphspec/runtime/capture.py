@@ -26,6 +26,7 @@ from graphspec.runtime.code_names import CodeNames
 from graphspec.runtime.contents import quiet
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet, StaticCopy, Variant
 from graphspec.runtime.hazards import hook_findings, inside_capture, watch
+from graphspec.runtime.kept import KeptInputs
 from graphspec.runtime.model import largest_sizes
 from graphspec.runtime.order import Clock
 from graphspec.runtime.preserve import Session, preserve
@@ -37,7 +38,7 @@ from graphspec.runtime.source import ModuleNames
 from graphspec.runtime.symbols import Passed, Runs, Stages, SymbolTracer, Target, plain, second_run
 from graphspec.runtime.trees import Tree, UnknownTypeError, flatten
 from graphspec.runtime.updates import Binding, bind_updates, refreshed
-from graphspec.runtime.write_back import StaleViews, apart
+from graphspec.runtime.write_back import StaleViews, apart, leaves_of
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class Capturer:
         self._set = GraphSet(variant, {}, {}, Clock(context.plan))
         self._names = ModuleNames(context.model)
         self._code = CodeNames()
+        self._kept = KeptInputs()
         self._stages = self._plan_stages()
         self._last_captures: dict[tuple[str, Bucket], dict[str, int | None]] = {}
         regions = {(graph.pool, graph.index): graph.region for graph in context.plan.graphs}
@@ -138,7 +140,18 @@ class Capturer:
                 values = self._start(bucket, run=1)
                 last = max(at for at, warmup in enumerate(warmups) if number < warmup)
                 for stage in stages[: last + 1]:  # those with less warm-up too: a later one reads what they make
-                    self._call(stage.event, values)
+                    if stage.event.graph is not None and number == 0:
+                        self._first_call(stage.event, values)
+                    else:
+                        self._call(stage.event, values)
+
+    def _first_call(self, event: Event, values: _Values) -> None:
+        """Warm up a region, and note what it makes of its inputs, in case it keeps it."""
+        recorder = Recorder(event.region)
+        read = {wire.value: values.env.get(wire.value) for wire in self._context.plan.regions[event.region].reads}
+        with recorder:
+            self._call(event, values)
+        self._kept.note(recorder.recording, [leaf for value in read.values() for leaf in leaves_of(value)])
 
     def _dry_runs(self, session: Session) -> None:
         for bucket, stages in self._stages:
@@ -192,7 +205,9 @@ class Capturer:
         refused += effects.input_shapes(region.name, before, effects.layouts(context, region.name, values.env))
         refused += effects.copy_writes(region.name, recording, self._copy_storages())
         refused += effects.result_writes(context, region, recording, values.origins, results)
-        errors, warnings = effects.host_changes(region.name, session, recording, seen)
+        refused += self._kept.findings(region.name, recording)
+        loaded = self._code.loaded()
+        errors, warnings = effects.host_changes(region.name, session, recording, seen, loaded)
         context.warn(*(str(finding) for finding in watched.findings if finding.severity == "warning"), *warnings)
         self._note_origins(trees, values)
         return refused + errors
@@ -252,7 +267,7 @@ class Capturer:
                 elif stage.fresh:
                     findings += self._capture(event, event.graph, values)
                     recording = self._set.regions[event.region, event.bucket].graph.recording
-                    findings += effects.host_changes(event.region, session, recording, seen)[0]
+                    findings += effects.host_changes(event.region, session, recording, seen, self._set.loaded)[0]
                 else:
                     self._use_captured(event, values)
                     outputs = self._set.regions[event.region, event.bucket].outputs

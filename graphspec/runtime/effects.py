@@ -90,9 +90,12 @@ def changed_names(session: Session) -> set[str]:
 
 
 def host_changes(
-    region: str, session: Session, recording: Recording, seen: set[str]
+    region: str, session: Session, recording: Recording, seen: set[str], loaded: Collection[str]
 ) -> tuple[list[Diagnostic], list[str]]:
-    """Errors and warnings for host state that changed since the session was last rewound, each name once."""
+    """Errors and warnings for host state that changed since the session was last rewound, each name once.
+
+    ``loaded`` are the names that the code of the regions loads.
+    """
     errors: list[Diagnostic] = []
     warnings: list[str] = []
     changes = session.changes()
@@ -100,7 +103,7 @@ def host_changes(
         if change.name in seen:
             continue
         seen.add(change.name)
-        finding = _judged(region, change, recording)
+        finding = _judged(region, change, recording, loaded)
         if isinstance(finding, Diagnostic):
             errors.append(finding)
         elif finding is not None:
@@ -118,7 +121,7 @@ def host_changes(
     return errors, warnings
 
 
-def _judged(region: str, change: Change, recording: Recording) -> Diagnostic | str | None:
+def _judged(region: str, change: Change, recording: Recording, loaded: Collection[str]) -> Diagnostic | str | None:
     if change.kind == "scalar":
         return Diagnostic(
             "GS725",
@@ -133,6 +136,20 @@ def _judged(region: str, change: Change, recording: Recording) -> Diagnostic | s
             f"region '{region}' changes {what} {change.name} on every call: a graph goes on with what it was captured "
             "with",
             hint="keep a tensor of full size that the region updates in place (copy_, index_copy_), or return the value",
+        )
+    if change.name.endswith(".grad"):
+        return Diagnostic(
+            "GS726",
+            f"region '{region}' leaves a gradient in {change.name}: a replay would neither add to it nor free it",
+            hint="return it: torch.autograd.grad(loss, tensors); keeping gradients is not supported yet",
+        )
+    hooks = "_hooks[" in change.name
+    if hooks or (change.kind == "object" and change.name.rpartition(".")[2] in loaded):
+        what = "adds or removes a hook in" if hooks else "reads and replaces"
+        return Diagnostic(
+            "GS725",
+            f"region '{region}' {what} {change.name} on every call: a graph goes on with what it was captured with",
+            hint="do it once in __init__, or in an eager region",
         )
     before = change.before
     if change.kind == "tensor" and isinstance(before, torch.Tensor) and recording.knows(before):

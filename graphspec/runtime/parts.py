@@ -93,7 +93,12 @@ def parts_of(value: Any, name: str) -> Iterator[Part]:
     if own is not None and (own or not isinstance(value, torch.Tensor | types.FunctionType)):
         yield Part(name, value, "attributes")
     if isinstance(value, nn.Module):
-        yield from (Part(name, value, cast("PartKind", kind)) for kind in _MODULE_DICTS.values())
+        dicts = own or {}  # those of a ScriptModule are wrappers of C++, made anew at each look
+        yield from (
+            Part(name, value, cast("PartKind", kind))
+            for key, kind in _MODULE_DICTS.items()
+            if isinstance(dicts.get(key), dict)
+        )
     slots = slot_names(type(value))
     if slots:
         yield Part(name, value, "fields", slots)

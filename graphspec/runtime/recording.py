@@ -135,6 +135,11 @@ class Recording:
         """The tensors from outside that some call wrote."""
         return [self.outside[index].tensor for index in sorted(self.written & self.outside.keys())]
 
+    def alive(self, index: int) -> torch.UntypedStorage | None:
+        """A storage, while something outside of the recording still holds it. Not after `release`."""
+        found: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(self._alive[index].cdata)
+        return found
+
     def release(self) -> None:
         """Forget the identity of born storages, so that their memory can go. Refs stay valid."""
         self._keys.clear()

@@ -45,9 +45,16 @@ class TensorState:
                 self._facts[id(tensor)] = _facts(slot.name, tensor)
 
     def changes(self) -> tuple[Change, ...]:
-        """The tensors whose memory, shape, strides or dtype differ now."""
+        """The tensors whose memory, shape, strides, dtype or gradient differ now."""
+        grads = (facts for facts in self._facts.values() if facts.leaf and facts.tensor.is_leaf)
+        left = tuple(
+            Change(f"{facts.name}.grad", "tensor", facts.grad, facts.tensor.grad)
+            for facts in grads
+            if facts.tensor.grad is not facts.grad
+        )
         pairs = ((facts, layout_of(facts.tensor)) for facts in self._facts.values())
-        return tuple(Change(facts.name, "memory", facts.layout, now) for facts, now in pairs if facts.layout != now)
+        moved = tuple(Change(facts.name, "memory", facts.layout, now) for facts, now in pairs if facts.layout != now)
+        return (*moved, *left)
 
     def restore(self) -> None:
         """Put everything back. Call it before the contents are restored: a resized storage is resized there."""
@@ -74,7 +81,7 @@ def _facts(name: str, tensor: torch.Tensor) -> _Facts:
         tensor.is_leaf,
         tensor.requires_grad,
         tensor.grad if tensor.is_leaf else None,
-        None if tensor.is_inference() else tensor._version,  # noqa: SLF001
+        None if tensor.is_inference() else tensor._version,
         tuple(None if hooks is None else dict(hooks) for hooks in (getattr(tensor, name) for name in _HOOKS)),
     )
 
@@ -96,6 +103,6 @@ def _restore(facts: _Facts) -> None:
         if now is not None and dict(now) != (before or {}):
             now.clear()
             now.update(before or {})
-    if facts.version is not None and tensor._version != facts.version:  # noqa: SLF001
+    if facts.version is not None and tensor._version != facts.version:
         # The content is restored too, so a graph of the user's that saved this tensor may still run backward.
-        torch._C._autograd._unsafe_set_version_counter((tensor,), (facts.version,))  # noqa: SLF001
+        torch._C._autograd._unsafe_set_version_counter((tensor,), (facts.version,))

@@ -23,7 +23,7 @@ def apart(outputs: Mapping[str, Any], views: Mapping[str, torch.Tensor]) -> dict
     storages = {view.untyped_storage()._cdata for view in views.values()}
     found = {}
     for name, value in outputs.items():
-        if not any(_lies_in(leaf, storages) and not _same_place(leaf, views.get(name)) for leaf in _leaves(value)):
+        if not any(_lies_in(leaf, storages) and not _same_place(leaf, views.get(name)) for leaf in leaves_of(value)):
             found[name] = value
             continue
         tree = flatten(value)
@@ -42,7 +42,7 @@ class StaleViews:
         for state, view in written.items():
             storages = {view.untyped_storage()._cdata}
             for name, value in env.items():
-                if name not in outputs and name != state and any(_lies_in(leaf, storages) for leaf in _leaves(value)):
+                if name not in outputs and name != state and any(_lies_in(leaf, storages) for leaf in leaves_of(value)):
                     self._stale.setdefault(name, (state, region))
         for name in outputs:
             self._stale.pop(name, None)
@@ -59,7 +59,8 @@ class StaleViews:
                 yield Diagnostic("GS729", message, hint=f"return {name}.clone() from the region that makes '{name}'")
 
 
-def _leaves(value: Any) -> tuple[torch.Tensor, ...]:
+def leaves_of(value: Any) -> tuple[torch.Tensor, ...]:
+    """The tensors inside a structured value; none where it cannot be taken apart."""
     try:
         return flatten(value).leaves
     except UnknownTypeError:  # reported where outputs are taken apart

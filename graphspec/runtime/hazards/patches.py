@@ -73,6 +73,23 @@ def _reentering(_path: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _without_modes(_path: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Layers take a fused path unless an argument has a torch function: the mode of a watch must not change that."""
+
+    @functools.wraps(original)
+    def has(arguments: Any) -> Any:
+        return original(arguments) if WATCHED.get() is None else any(map(_has_torch_function, arguments))
+
+    return has
+
+
+def _has_torch_function(value: Any) -> bool:
+    kind = type(value)
+    if kind is torch.Tensor or not isinstance(value, torch.Tensor):
+        return False
+    return bool(kind.__torch_function__ is not torch._C._disabled_torch_function_impl)
+
+
 def _stream_call(report: Callable[[Watch, Any, tuple[Any, ...]], None]) -> Wrapper:
     def wrap(_path: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -91,6 +108,7 @@ def _targets() -> Iterator[tuple[str, Wrapper]]:
     for path, hazard in CALLS.items():
         yield path, _reporting(hazard)
     yield "torch.autograd._engine_run_backward", _reentering
+    yield "torch.overrides.has_torch_function", _without_modes
     for device in ("cpu", "cuda", "npu"):
         yield f"torch.{device}.StreamContext.__enter__", _stream_call(entering)
         yield f"torch.{device}.Stream.wait_stream", _stream_call(waiting)
