@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from graphspec import plan
+    from graphspec.errors import DeviceError
     from graphspec.runtime.recording import Call, Recording
     from graphspec.runtime.source import ModuleNames
 
@@ -99,6 +100,9 @@ class Backend(Protocol):
 
     def synchronize(self) -> None:
         """Wait until every replay has finished."""
+
+    def failure(self, error: RuntimeError) -> DeviceError | None:
+        """What an error of torch says about the device; None if it says nothing of it."""
 
     def poison(self) -> None:
         """Overwrite every byte of graph memory whose value no later replay may read. For tests of stale reads."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -137,19 +137,23 @@ class DeviceBackend:
 
     def abandon(self) -> None:
         """Reset the graphs of this round: a capture failed."""
-        for graph in self._round:
-            graph.reset()
-        self._round = []
+        graphs, self._round = self._round, []
+        for graph in graphs:
+            quietly(graph.reset)
 
     def release(self, graphs: Sequence[DeviceGraph]) -> None:
         """Reset graphs that nobody will replay again."""
-        for graph in graphs:
-            graph.reset()
-            self._graphs.remove(graph)
+        self._graphs = [graph for graph in self._graphs if not any(graph is gone for gone in graphs)]
+        _reset(graphs)
 
     def synchronize(self) -> None:
         """Wait for everything on this device."""
         self.module.synchronize(self.device)
+
+    def failure(self, error: RuntimeError) -> DeviceError | None:
+        """The device's error with its reason: whatever torch raises around work of graphspec's own came from there."""
+        hint = "later runs may work; if they do not, open the spec again, or restart the process"
+        return DeviceError(f"{self.device} failed: {_first_line(error)}", hint=hint)
 
     def poison(self) -> None:
         """Fill what the graphs wrote with NaN, or minus one."""
@@ -166,13 +170,13 @@ class DeviceBackend:
         return sizes
 
     def close(self) -> None:
-        """Wait for the device, then free every graph and pool."""
-        self.synchronize()
-        self.abandon()
-        for graph in self._graphs:
-            graph.reset()
-        self._graphs = []
-        self._pools = {}
+        """Wait for the device, then free every graph and pool. Everything is let go of also where the device fails."""
+        try:
+            self.synchronize()
+        finally:
+            graphs, self._graphs, self._round = [*self._round, *self._graphs], [], []
+            self._pools = {}
+            _reset(graphs)
 
     # -- one capture
 
@@ -193,7 +197,7 @@ class DeviceBackend:
             while torch._C._len_torch_dispatch_stack() > depth:
                 _pop_mode()
             self.module.set_stream(stream)
-            _quietly(graph.reset)
+            quietly(graph.reset)
             raise self._explained(request, recorder, raised[0] if raised else error) from None
         return outputs
 
@@ -221,6 +225,13 @@ def device_index(device: str, count: int, name: str) -> int:
     return index
 
 
+def _reset(graphs: Sequence[DeviceGraph]) -> None:
+    """Reset every graph; the first failure is raised when all have been tried."""
+    with ExitStack() as stack:
+        for graph in reversed(graphs):
+            stack.callback(graph.reset)
+
+
 def _caused_by(error: BaseException | None, cause: BaseException) -> bool:
     """Whether an exception is, or was raised from, another."""
     while error is not None:
@@ -234,7 +245,7 @@ def _first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def _quietly(action: Callable[[], Any]) -> None:
+def quietly(action: Callable[[], Any]) -> None:
     """Clean up after a failure; a second failure would only hide the first."""
     try:
         action()

@@ -22,10 +22,23 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from graphspec.backends.base import CaptureRequest
-from graphspec.backends.device import DeviceBackend, DeviceGraph, device_index
+from graphspec.backends.device import DeviceBackend, DeviceGraph, device_index, quietly
 from graphspec.errors import CaptureError, DeviceError
 from graphspec.runtime.recording import Call, Recording
 from graphspec.spec import CaptureOptions, NpuOptions, Spec
+
+
+class UpdateStream:
+    """The stream that updates are launched on, one a device: torch_npu's own belongs to whichever device came first."""
+
+    def __init__(self) -> None:
+        self.stream = torch.npu.Stream()
+
+    def renew(self) -> None:
+        """After a failed update: wait for the device, and leave the stream, on which a task update may still be open."""
+        quietly(torch.npu.synchronize)
+        quietly(lambda: torch.npu.graph_task_update_end(self.stream))
+        self.stream = torch.npu.Stream()
 
 
 class NpuGraph(DeviceGraph):
@@ -38,8 +51,10 @@ class NpuGraph(DeviceGraph):
         recording: Recording,
         outputs: Sequence[torch.Tensor],
         handled: Sequence[int],
+        updates: UpdateStream,
     ) -> None:
         super().__init__(request, graph, recording, outputs)
+        self._updates = updates
         records = graph.graph_dispatch_mode.graph_dispatch_records
         if len(records) != len(handled):
             raise CaptureError(
@@ -67,11 +82,20 @@ class NpuGraph(DeviceGraph):
         # An update launches operators inside of a task group: a dispatch mode around it (the watch of the capture, a
         # caller's profiler) would launch its own among them.
         modes = _disable_current_modes() if torch._C._len_torch_dispatch_stack() else contextlib.nullcontext()
-        with modes:
-            self.graph.graph_dispatch_mode.update_stream.wait_event(self._taken)
-            self.graph.update(self._inputs)
-            self.graph.replay()
-            self._taken.record()
+        try:
+            with modes:
+                self._update_and_replay(self._taken)
+        except BaseException:
+            self._updates.renew()
+            raise
+
+    def _update_and_replay(self, taken: Any) -> None:
+        mode = self.graph.graph_dispatch_mode
+        mode.update_stream = self._updates.stream
+        mode.update_stream.wait_event(taken)
+        self.graph.update(self._inputs)
+        self.graph.replay()
+        taken.record()
 
 
 class NpuBackend(DeviceBackend):
@@ -83,6 +107,8 @@ class NpuBackend(DeviceBackend):
         super().__init__(torch.npu, index, options)
         self._npu = npu
         self._folder = folder
+        with self.active():
+            self._updates = UpdateStream()
 
     def new_graph(self) -> Any:
         """An empty graph: one instance captures once."""
@@ -101,7 +127,7 @@ class NpuBackend(DeviceBackend):
     def captured(self, request: CaptureRequest, graph: Any, recording: Recording, outputs: Any) -> DeviceGraph:
         """The finished graph, after the extras that the spec asks for."""
         handled = [i for i, call in enumerate(recording.calls) if request.updates and _handler(call) is not None]
-        captured = NpuGraph(request, graph, recording, outputs, handled)
+        captured = NpuGraph(request, graph, recording, outputs, handled, self._updates)
         if self._npu.super_kernel is not None:
             self._optimize(request, graph)
         if self._npu.debug_dump is not None:
@@ -120,8 +146,8 @@ class NpuBackend(DeviceBackend):
 
     def can_update(self, op: str, arg: str) -> bool:
         """Whether some overload of the operator has a handler that takes this key."""
-        namespace, _, name = op.partition("::")
-        return namespace == "npu" and any(
+        _, _, name = op.partition("::")
+        return any(
             arg == key
             for handled, handler in _handlers().items()
             if handled.partition(".")[0] == name.partition(".")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import threading
@@ -17,13 +18,14 @@ import torch
 from graphspec import plan as plans
 from graphspec import spec as language
 from graphspec.compiler import compile_spec
-from graphspec.errors import InputError, ReplayError
+from graphspec.errors import DeviceError, InputError, ReplayError
 from graphspec.loading import load
 from graphspec.plan import Bucket
 from graphspec.runtime.buffers import Buffers
 from graphspec.runtime.capture import Capturer, Progress
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Variant
 from graphspec.runtime.devices import open_backend
+from graphspec.runtime.failures import device_failures
 from graphspec.runtime.hazards import capturing
 from graphspec.runtime.model import build_model, refuse_other_devices
 from graphspec.runtime.ranks import agree
@@ -264,10 +266,14 @@ class Runner:
     # -- life
 
     def close(self) -> None:
-        """Free every graph, pool and buffer. Closing twice is fine; running afterwards is an error."""
-        self._drop()
-        self._context.backend.close()
+        """Free every graph, pool and buffer. Closing twice is fine; running afterwards is an error.
+
+        Raises DeviceError if the device failed meanwhile; everything is freed also then.
+        """
         self._closed = True
+        with device_failures(self._context.backend), contextlib.ExitStack() as stack:
+            stack.callback(self._context.backend.close)
+            self._drop()
 
     def __enter__(self) -> Runner:
         return self
@@ -275,7 +281,11 @@ class Runner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+            return
+        with contextlib.suppress(DeviceError):  # it would only hide the error that ends the block
+            self.close()
 
     def __copy__(self) -> NoReturn:
         raise ReplayError("a runner cannot be copied: its graphs hold addresses", hint="open the spec again")
@@ -291,7 +301,8 @@ class Runner:
         """`enter` and `leave` as a context."""
         self.enter(captured=captured)
         try:
-            yield
+            with device_failures(self._context.backend):
+                yield
         finally:
             self.leave()
 

@@ -51,6 +51,11 @@ class BoundSequence:
             if request.bucket is None:
                 return self._miss(request)
             return self._replay(request, request.bucket, fills)
+        except RuntimeError as error:
+            failure = self._context.backend.failure(error)
+            if failure is None:
+                raise
+            raise failure from error
         finally:
             torch._C._set_grad_enabled(grad)
             self._runner.leave()

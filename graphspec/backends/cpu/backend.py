@@ -17,7 +17,7 @@ from graphspec.backends.cpu.program import Location, link
 from graphspec.backends.cpu.python_replayer import PythonReplayer
 from graphspec.backends.cpu.selftest import interpreter_fault
 from graphspec.backends.layout import ArenaLayout, Life, lives
-from graphspec.errors import CaptureError
+from graphspec.errors import CaptureError, DeviceError
 from graphspec.runtime.recording import Call, Recorder, Recording, Ref, refs_in
 
 
@@ -156,6 +156,10 @@ class CpuBackend:
 
     def synchronize(self) -> None:
         """Nothing to wait for: a replay returns when it is done."""
+
+    def failure(self, error: RuntimeError) -> DeviceError | None:  # noqa: ARG002 - the same for every error
+        """None: what fails on the CPU is no device."""
+        return None
 
     def poison(self) -> None:
         """Fill every arena with 0xFF: NaN for floats, minus one for integers."""
