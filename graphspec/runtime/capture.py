@@ -373,7 +373,8 @@ class Capturer:
         if stale := list(values.stale.findings(event.region, [wire.value for wire in plan.reads])):
             raise HazardError(stale)
         returned = context.regions[event.region](values.env)
-        written = {name: context.buffers.view(name, event.bucket) for name in returned if name in context.buffers.static}
+        statics = context.buffers.static
+        written = {name: context.buffers.view(name, event.bucket) for name in returned if name in statics}
         outputs = apart(returned, written) if written else returned
         for name, value in outputs.items():
             buffer = context.spec.buffers.get(name)
@@ -392,7 +393,8 @@ class Capturer:
             return {name: flatten(value, place=f"output '{name}'") for name, value in outputs.items()}
         except UnknownTypeError as error:
             message = f"region '{region.name}': {error}"
-            raise CaptureError(message, hint="return tensors, or dicts, lists, tuples and dataclasses of them") from None
+            hint = "return tensors, or dicts, lists, tuples and dataclasses of them"
+            raise CaptureError(message, hint=hint) from None
 
     def _watch(self, region: language.Region, generators: Sequence[torch.Generator]) -> Any:
         return watch(
@@ -432,7 +434,7 @@ class Capturer:
         params = context.default_params(full, self._special)
         if run == 1:
             return params
-        largest = {name: size for name, size in full.sizes} | dict(context.plan.constants)
+        largest = dict(full.sizes) | dict(context.plan.constants)
         return {
             name: value if name in self._special else alternative_param(context.spec.params[name], value, largest)
             for name, value in params.items()
@@ -536,7 +538,8 @@ class Capturer:
 def _generator(model: Any, path: str, region: str) -> torch.Generator:
     found = attribute(model, path, f"region '{region}'")
     if not isinstance(found, torch.Generator):
-        message = f"region '{region}': {path} is a {type(found).__name__}, and `generators` names torch.Generator objects"
+        kind = type(found).__name__
+        message = f"region '{region}': {path} is a {kind}, and `generators` names torch.Generator objects"
         raise ModelError(message, hint="give the path of the attribute that holds the generator")
     return found
 

@@ -1,4 +1,4 @@
-"""What a dry run changed besides its results, judged: what a graph repeats, what it would lose, what it would freeze."""
+"""What a dry run changed besides its results, judged: what a graph repeats, would lose, or would freeze."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 
 from graphspec import spec as language
 from graphspec.errors import Diagnostic
-from graphspec.plan import Bucket
 from graphspec.runtime.context import Context
 from graphspec.runtime.recording import Recording, written_refs
 
@@ -33,8 +32,8 @@ def input_writes(context: Context, region: language.Region, recording: Recording
         found.append(
             Diagnostic(
                 "GS724",
-                f"region '{region.name}' writes into its input '{name}': {call.name} at {call.site}; eager would change "
-                "the caller's tensor, a graph only its own copy",
+                f"region '{region.name}' writes into its input '{name}': {call.name} at {call.site}; eager would "
+                "change the caller's tensor, a graph only its own copy",
                 file=call.site.file,
                 line=call.site.line,
                 hint=f"work on {name}.clone(), or make '{name}' a state",
@@ -113,8 +112,8 @@ def host_changes(
         errors.append(
             Diagnostic(
                 "GS727",
-                f"region '{region}' draws random numbers from {' and '.join(changes.host_random)}: a graph freezes what "
-                "it drew",
+                f"region '{region}' draws random numbers from {' and '.join(changes.host_random)}: a graph freezes "
+                "what it drew",
                 hint="draw with torch, or pass the number in as a param",
             )
         )
@@ -135,7 +134,7 @@ def _judged(region: str, change: Change, recording: Recording, loaded: Collectio
             "GS725" if change.kind == "container" else "GS726",
             f"region '{region}' changes {what} {change.name} on every call: a graph goes on with what it was captured "
             "with",
-            hint="keep a tensor of full size that the region updates in place (copy_, index_copy_), or return the value",
+            hint="keep a tensor of full size that the region updates in place (copy_, index_copy_), or return it",
         )
     if change.name.endswith(".grad"):
         return Diagnostic(
@@ -191,7 +190,7 @@ def result_writes(
         found.append(
             Diagnostic(
                 "GS729",
-                f"region '{region.name}' writes into '{name}', which is a result of the run: {call.name} at {call.site}",
+                f"region '{region.name}' writes into '{name}', a result of the run: {call.name} at {call.site}",
                 file=call.site.file,
                 line=call.site.line,
                 hint=f"work on {name}.clone(), or return the new value under another name",

@@ -37,7 +37,9 @@ class StaleViews:
     def __init__(self) -> None:
         self._stale: dict[str, tuple[str, str]] = {}
 
-    def note(self, region: str, outputs: Collection[str], written: Mapping[str, torch.Tensor], env: Mapping[str, Any]) -> None:
+    def note(
+        self, region: str, outputs: Collection[str], written: Mapping[str, torch.Tensor], env: Mapping[str, Any]
+    ) -> None:
         """``region`` made ``outputs`` and wrote back ``written``, the views of the states by name."""
         for state, view in written.items():
             storages = {view.untyped_storage()._cdata}

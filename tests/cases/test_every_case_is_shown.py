@@ -1,4 +1,4 @@
-"""The list of cases, in one place: each has a test that carries its id, and no test carries an id that is not listed."""
+"""The list of cases, in one place: each has a test that carries its id, and no test carries another."""
 
 import ast
 from pathlib import Path

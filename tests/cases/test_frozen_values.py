@@ -913,28 +913,46 @@ def test_a_host_number_that_the_graph_froze_and_its_owner_changes_is_refused_by_
 TOUCHED = {
     "a class attribute": ("scale = 2.0", "return x * self.scale", "type(m).scale = 5.0", "scale"),
     "a class attribute hidden by an instance": ("scale = 2.0", "return x * self.scale", "m.scale = 5.0", "model.scale"),
-    "the probability of a dropout": (
-        "drop = nn.Dropout(0.5)", "return self.drop(x)", "m.drop.p = 0.1", "drop"
+    "the probability of a dropout": ("drop = nn.Dropout(0.5)", "return self.drop(x)", "m.drop.p = 0.1", "drop"),
+    "the slope of an activation": (
+        "act = nn.LeakyReLU(0.1)",
+        "return self.act(x)",
+        "m.act.negative_slope = 0.9",
+        "act",
     ),
-    "the slope of an activation": ("act = nn.LeakyReLU(0.1)", "return self.act(x)", "m.act.negative_slope = 0.9", "act"),
     "an exchanged activation": ("act = nn.ReLU()", "return self.act(x)", "m.act = nn.Tanh()", "act"),
-    "a layer added to a Sequential": ("net = nn.Sequential(nn.ReLU())", "return self.net(x)", "m.net.append(nn.Tanh())", "net"),
+    "a layer added to a Sequential": (
+        "net = nn.Sequential(nn.ReLU())",
+        "return self.net(x)",
+        "m.net.append(nn.Tanh())",
+        "net",
+    ),
     "a layer taken out of a Sequential": (
-        "net = nn.Sequential(nn.ReLU(), nn.Tanh())", "return self.net(x)", "m.net.pop(1)", "net"
+        "net = nn.Sequential(nn.ReLU(), nn.Tanh())",
+        "return self.net(x)",
+        "m.net.pop(1)",
+        "net",
     ),
     "a function kept on the model": ("act = None", "return (self.act or torch.sin)(x)", "m.act = torch.cos", "act"),
     "a tuple": ("shift = (1, 0)", "return x.roll(self.shift[0])", "m.shift = (2, 0)", "shift"),
     "a text": ("kind = 'sin'", "return getattr(torch, self.kind)(x)", "m.kind = 'cos'", "kind"),
     "a None": ("bias = None", "return x if self.bias is None else x + self.bias", "m.bias = torch.ones(4)", "bias"),
     "a flag": ("on = True", "return x * 2 if self.on else x", "m.on = False", "on"),
-    "a list of layers": ("steps = [2.0]", "for s in self.steps: x = x * s\n            return x", "m.steps.append(3.0)", "steps"),
+    "a list of layers": (
+        "steps = [2.0]",
+        "for s in self.steps: x = x * s\n            return x",
+        "m.steps.append(3.0)",
+        "steps",
+    ),
     "a dtype": ("kind = torch.float64", "return x.to(self.kind)", "m.kind = torch.float16", "kind"),
 }
 
 
 @pytest.mark.case("C10", "C62")
 @pytest.mark.parametrize(("made", "body", "change", "name"), TOUCHED.values(), ids=TOUCHED.keys())
-def test_whatever_the_captured_code_reads_of_the_model_is_refused_by_name_when_it_changes(case, made, body, change, name):
+def test_whatever_the_captured_code_reads_of_the_model_is_refused_by_name_when_it_changes(
+    case, made, body, change, name
+):
     model = f"""
         class Model(nn.Module):
             {"" if " nn." in made else made}
@@ -984,7 +1002,9 @@ def test_a_global_that_only_a_regions_own_method_reads_is_refused_by_name_when_i
 
 
 @pytest.mark.case("C62")
-@pytest.mark.parametrize("change", ["m.b = 4.0 / 2", "m.other = 3", "m.table['x'] = 1", "m.log.append(1)", "m.count += 1"])
+@pytest.mark.parametrize(
+    "change", ["m.b = 4.0 / 2", "m.other = 3", "m.table['x'] = 1", "m.log.append(1)", "m.count += 1"]
+)
 def test_equal_values_and_what_the_captured_code_does_not_read_pass(case, change):
     model = """
         def __init__(self):

@@ -264,7 +264,9 @@ def test_an_image_in_another_permuted_format_gives_what_the_contiguous_one_gives
 
 @pytest.mark.case("C32")
 def test_results_keep_the_strides_that_eager_gives_them(case):
-    model = "def forward(self, x): return x.transpose(1, 3) * 1, x.permute(0, 2, 3, 1), x[..., ::2], x.expand(2, 3, 4, 5)"
+    model = (
+        "def forward(self, x): return x.transpose(1, 3) * 1, x.permute(0, 2, 3, 1), x[..., ::2], x.expand(2, 3, 4, 5)"
+    )
     runner = case.open(model, IMAGE.format(more=""))
     x = torch.randn(2, 3, 4, 5)
     for got, want in zip(runner.run(x=x)["y"], case.eager()(x), strict=True):
@@ -519,7 +521,7 @@ def test_results_fed_back_and_swapped_give_what_eager_gives(case, copy):
 def test_inputs_that_are_views_of_static_memory_are_taken_by_their_values(case):
     runner = case.open(PAIR, TWO.replace("COPY", ""))
     eager = case.eager()
-    inside = runner._context.buffers  # noqa: SLF001 - what only a leak could hand out
+    inside = runner._context.buffers
     a, b = torch.randn(3), torch.randn(3)
     runner.run(a=a, b=b)
     for first, second in ((inside.static["b"].largest, inside.static["a"].largest),) * 2:
@@ -551,9 +553,9 @@ def test_a_state_given_as_an_input_is_taken_by_its_value(case):
 def test_the_callers_tensor_is_neither_kept_nor_changed(case):
     runner = case.open(DOUBLE, SPEC)
     x = torch.ones(4, 3)
-    version = x._version  # noqa: SLF001
+    version = x._version
     y = runner.run(x=x)["y"]
-    assert (x._version, x.tolist()) == (version, [[1.0] * 3] * 4)  # noqa: SLF001
+    assert (x._version, x.tolist()) == (version, [[1.0] * 3] * 4)
     x.fill_(9)
     assert y.tolist() == [[2.0] * 3] * 4
 

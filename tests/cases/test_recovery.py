@@ -1,5 +1,6 @@
-"""After any failure the next good capture or run works, and everything is as before; nothing of a closed runner lives."""
+"""After any failure the next capture or run works and all is as before; nothing of a closed runner lives on."""
 
+import builtins
 import copy
 import gc
 import os
@@ -7,6 +8,7 @@ import pickle
 import random
 import resource
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -36,8 +38,7 @@ REPETITIONS = 100
 
 def resident():
     """Bytes of memory this process holds now."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
 
 
 @pytest.mark.case("C64")
@@ -110,7 +111,7 @@ def ambient():
         torch.nn.Module.__call__,
         torch.Tensor.item,
         torch.load,
-        os.getcwd(),
+        Path.cwd(),
     )
 
 
@@ -175,11 +176,11 @@ def test_a_failing_factory_is_the_users_exception_with_no_trace_left(case):
 @pytest.mark.case("C35")
 @pytest.mark.parametrize("kind", ["KeyboardInterrupt", "SystemExit", "MemoryError", "RecursionError", "GeneratorExit"])
 def test_an_interrupt_during_capture_passes_through_and_the_next_capture_works(case, kind):
-    source = LINEAR.replace("self.n.add_(1)", "self.n.add_(1)\n        if self.fail: raise %s('stop')" % kind)
+    source = LINEAR.replace("self.n.add_(1)", f"self.n.add_(1)\n        if self.fail: raise {kind}('stop')")
     source = source.replace("super().__init__()", "super().__init__()\n        self.fail = True")
     runner = case.open(source, SPEC, capture=False)
     before = ambient()
-    with pytest.raises((eval(kind), ModelError)):
+    with pytest.raises((getattr(builtins, kind), ModelError)):
         runner.capture()
     assert ambient() == before
     assert runner.model.n.item() == 0
@@ -315,7 +316,7 @@ def test_a_runner_is_neither_copied_nor_pickled_and_the_error_says_to_open_the_s
 
 
 @pytest.mark.case("C93")
-@pytest.mark.parametrize("make", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+@pytest.mark.parametrize("make", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])  # noqa: S301 - its own bytes
 def test_the_model_itself_can_be_copied_and_the_copy_is_independent(case, make):
     case.write(LINEAR, SPEC)
     runner = graphspec.open(case.path, device="cpu", model=torch.nn.Sequential(torch.nn.Linear(4, 4)))

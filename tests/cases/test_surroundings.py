@@ -36,7 +36,9 @@ HOOKS = {
     "a forward hook": "m.linear.register_forward_hook(lambda mod, args, out: CALLS.append(1))",
     "a forward pre-hook": "m.linear.register_forward_pre_hook(lambda mod, args: CALLS.append(1))",
     "a forward hook of the model": "m.register_forward_hook(lambda mod, args, out: out * 2)",
-    "a global forward hook": "GLOBAL.append(nn.modules.module.register_module_forward_hook(lambda mod, args, out: None))",
+    "a global forward hook": (
+        "GLOBAL.append(nn.modules.module.register_module_forward_hook(lambda mod, args, out: None))"
+    ),
 }
 
 
@@ -88,9 +90,9 @@ def test_an_allowed_hook_that_only_computes_is_captured_and_equals_eager(case, h
 
 @pytest.mark.case("C92")
 @pytest.mark.parametrize("add", [
-    lambda m: m.linear.register_forward_hook(lambda mod, args, out: out * 2),
-    lambda m: m.register_forward_pre_hook(lambda mod, args: (args[0] + 1,)),
-    lambda m: torch.nn.modules.module.register_module_forward_hook(lambda mod, args, out: out * 2),
+    lambda m: m.linear.register_forward_hook(lambda _mod, _args, out: out * 2),
+    lambda m: m.register_forward_pre_hook(lambda _mod, args: (args[0] + 1,)),
+    lambda _: torch.nn.modules.module.register_module_forward_hook(lambda _mod, _args, out: out * 2),
 ])  # fmt: skip
 @pytest.mark.usefixtures("no_global_hooks")
 def test_a_hook_registered_after_the_capture_is_refused_by_the_next_run(case, add):
@@ -141,9 +143,9 @@ AROUND = {
     "inference_mode": torch.inference_mode,
     "a dispatch mode": Seen,
     "a default device": lambda: torch.device("cpu"),
-    "a function mode": lambda: torch.overrides.BaseTorchFunctionMode(),
+    "a function mode": torch.overrides.BaseTorchFunctionMode,
     "anomaly mode": torch.autograd.detect_anomaly,
-    "deterministic": lambda: deterministic(),
+    "deterministic": lambda: deterministic(),  # noqa: PLW0108 - defined below
     "float64 by default": lambda: default_dtype(torch.float64),
     "three threads": lambda: threads(3),
 }
@@ -266,6 +268,8 @@ def test_modes_and_transforms_inside_a_region_equal_eager_or_are_refused(case, b
             def forward(self, x):
                 {body.replace("                return", "                    return")}
     """
+    case.write(source, plain())
+    case.eager()(torch.randn(2, 4))  # eager at least takes it
     try:
         runner = case.open(source, plain())
     except GraphSpecError as error:
@@ -340,8 +344,8 @@ def test_a_run_while_another_thread_captures_another_spec_is_undisturbed(case):
      "out = []; t = threading.Thread(target=lambda: out.append(x * 2)); t.start(); t.join(); return out[0]",
      "with ThreadPoolExecutor(2) as pool: return sum(pool.map(lambda k: x * k, [1, 2]))",
      "from multiprocessing.pool import ThreadPool; return ThreadPool(1).apply(lambda: x * 2)",
-     "import _thread; out = []; _thread.start_new_thread(lambda: out.append(x * 2), ())\n"
-     "                while not out: pass\n                return out[0]"],
+     ("import _thread; out = []; _thread.start_new_thread(lambda: out.append(x * 2), ())\n"
+     "                while not out: pass\n                return out[0]")],
 )  # fmt: skip
 def test_work_given_to_another_thread_inside_a_region_is_refused(case, body):
     source = f"""
@@ -398,7 +402,9 @@ TRAINING = {
 @pytest.mark.parametrize("key", TRAINING.values(), ids=TRAINING.keys())
 def test_a_training_key_is_refused_as_not_yet_supported_at_its_place(case, key):
     with pytest.raises(SpecError, match="GS6") as caught:
-        case.open(LINEAR, plain(f", {key}").replace("buffers:", "params: {lr: {type: float, default: 0.1}}\n    buffers:"))
+        case.open(
+            LINEAR, plain(f", {key}").replace("buffers:", "params: {lr: {type: float, default: 0.1}}\n    buffers:")
+        )
     assert "not supported yet" in str(caught.value)
     assert all(finding.line for finding in caught.value.diagnostics)
 

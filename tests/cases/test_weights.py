@@ -47,7 +47,10 @@ MOVES = {
     "load_state_dict(assign=True)": (assigned, "model.linear.weight"),
     "a rebound plain tensor": (lambda m: setattr(m, "scale", torch.ones(3)), "model.scale"),
     "a rebound buffer": (lambda m: setattr(m, "shift", torch.zeros(3)), "model.shift"),
-    "a rebound parameter": (lambda m: setattr(m.linear, "weight", nn.Parameter(torch.ones(3, 3))), "model.linear.weight"),
+    "a rebound parameter": (
+        lambda m: setattr(m.linear, "weight", nn.Parameter(torch.ones(3, 3))),
+        "model.linear.weight",
+    ),
     "data of a parameter": (lambda m: setattr(m.linear.weight, "data", torch.ones(3, 3)), "model.linear.weight"),
     "data of a buffer": (lambda m: setattr(m.shift, "data", torch.ones(3)), "model.shift"),
     "data of a plain tensor": (lambda m: setattr(m.scale, "data", torch.ones(3)), "model.scale"),
@@ -70,13 +73,13 @@ MOVES = {
     "set_ to other memory": (lambda m: m.shift.set_(torch.zeros(3)), "model.shift"),
     "resized": (lambda m: m.scale.resize_(2), "model.scale"),
     "a parameter swapped by torch": (
-        lambda m: torch.utils.swap_tensors(m.linear.weight, nn.Parameter(torch.ones(3, 3))), "model.linear.weight"
+        lambda m: torch.utils.swap_tensors(m.linear.weight, nn.Parameter(torch.ones(3, 3))),
+        "model.linear.weight",
     ),
-    "a weight through weight_norm": (
-        lambda m: nn.utils.parametrizations.weight_norm(m.linear), "model.linear"
-    ),
+    "a weight through weight_norm": (lambda m: nn.utils.parametrizations.weight_norm(m.linear), "model.linear"),
     "pruned": (
-        lambda m: __import__("torch.nn.utils.prune").nn.utils.prune.l1_unstructured(m.linear, "weight", 1), "model.linear"
+        lambda m: __import__("torch.nn.utils.prune").nn.utils.prune.l1_unstructured(m.linear, "weight", 1),
+        "model.linear",
     ),
     "moved to meta": (lambda m: m.to("meta"), "model.linear.weight"),
 }
@@ -130,7 +133,7 @@ WRITES = {
     "fill of a plain tensor": lambda m: m.scale.fill_(7),
     "through numpy": lambda m: m.scale.numpy().fill(3),
     "through a view": lambda m: m.tables["k"][1:].zero_(),
-    "an optimizer step": lambda m: optimizer_step(m),
+    "an optimizer step": lambda m: optimizer_step(m),  # noqa: PLW0108 - defined below
     "init": lambda m: nn.init.ones_(m.linear.weight),
     "an assignment to a slice": lambda m: m.stack[0].__setitem__(slice(0, 2), 9.0),
 }
@@ -154,16 +157,18 @@ def test_new_values_written_in_place_are_simply_used(case, write):
 
 
 @pytest.mark.case("C40")
-@pytest.mark.parametrize("what", ["requires_grad_", "a new attribute", "eval again", "a gradient", "zero_grad", "a new key"])
+@pytest.mark.parametrize(
+    "what", ["requires_grad_", "a new attribute", "eval again", "a gradient", "zero_grad", "a new key"]
+)
 def test_what_does_not_concern_the_graph_passes(case, what):
     runner = opened(case)
     m = runner.model
     {
         "requires_grad_": lambda: m.requires_grad_(requires_grad=False),
         "a new attribute": lambda: setattr(m, "note", torch.ones(1)),
-        "eval again": lambda: m.eval(),
+        "eval again": m.eval,
         "a gradient": lambda: setattr(m.linear.weight, "grad", torch.ones(3, 3)),
-        "zero_grad": lambda: m.zero_grad(),
+        "zero_grad": m.zero_grad,
         "a new key": lambda: m.tables.update(other=torch.ones(1)),
     }[what]()
     x = torch.randn(2, 3)
@@ -261,7 +266,7 @@ def test_tied_weights_loaded_with_assign_are_refused_under_both_names(case):
 @pytest.mark.parametrize("owner", ["embedding", "head"])
 def test_one_of_two_tied_names_rebound_is_refused_by_that_name(case, owner):
     runner = case.open(TIED, TOKENS)
-    setattr(getattr(runner.model, owner), "weight", nn.Parameter(torch.ones(5, 3)))
+    getattr(runner.model, owner).weight = nn.Parameter(torch.ones(5, 3))
     with case.refused(GuardError, f"model.{owner}.weight"):
         runner.run(x=torch.tensor([0, 1]))
 
