@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,6 +98,8 @@ class Capturer:
         self._names = ModuleNames(context.model)
         self._code = CodeNames()
         self._kept = KeptInputs()
+        self._session: Session | None = None
+        self._created_eagerly: set[str] = set()
         self._stages = self._plan_stages()
         self._last_captures: dict[tuple[str, Bucket], dict[str, int | None]] = {}
         regions = {(graph.pool, graph.index): graph.region for graph in context.plan.graphs}
@@ -109,7 +112,9 @@ class Capturer:
         self._refuse_hooks()
         try:
             with self._context.backend.capturing(), preserve(self._context.roots) as session:
+                self._session = session
                 self._passes(session)
+                session.forget(self._created_eagerly)
         except BaseException:
             self._context.backend.abandon()
             raise
@@ -372,7 +377,8 @@ class Capturer:
         plan = context.plan.regions[event.region]
         if stale := list(values.stale.findings(event.region, [wire.value for wire in plan.reads])):
             raise HazardError(stale)
-        returned = context.regions[event.region](values.env)
+        with self._eager_creations() if event.graph is None else nullcontext():
+            returned = context.regions[event.region](values.env)
         statics = context.buffers.static
         written = {name: context.buffers.view(name, event.bucket) for name in returned if name in statics}
         outputs = apart(returned, written) if written else returned
@@ -383,10 +389,18 @@ class Capturer:
                 continue
             check_output(event.region, buffer, value, context.shape(buffer.shape or (), event.bucket))
             if name in written:
-                outputs[name] = written[name].copy_(value)
+                outputs[name] = written[name].copy_(value).detach()  # an alias, which a later region may reshape
             values.env[name] = outputs[name]
         values.stale.note(event.region, outputs.keys(), written, values.env)
         return outputs
+
+    @contextmanager
+    def _eager_creations(self) -> Iterator[None]:
+        """What an eager region creates on the model goes again after the capture: its first run is the caller's."""
+        assert self._session is not None
+        before = set(self._session.changes().created)
+        yield
+        self._created_eagerly.update(set(self._session.changes().created) - before)
 
     def _trees(self, region: language.Region, outputs: Mapping[str, Any]) -> dict[str, Tree]:
         try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numbers
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import is_
 from types import MethodType
@@ -113,6 +113,19 @@ class PythonState:
                 _write(kept.part, outcome.now, outcome.target)
             kept.content = outcome.target
         return _report(outcomes)
+
+
+    def forget(self, names: Collection[str]) -> None:
+        """Take back what was created under these names: new keys go, lazy ones hold again what they held at first."""
+        for kept in self._kept.values():
+            now = kept.part.read()
+            gone = [key for key in now if key in kept.content and _slot_name(kept, key) in names]
+            if not gone:
+                continue
+            target = {key: kept.lazy.get(key, MISSING) if key in gone else value for key, value in now.items()}
+            target = {key: value for key, value in target.items() if value is not MISSING}
+            _write(kept.part, now, target)
+            kept.content = target
 
 
 def _report(outcomes: Iterable[_Comparison]) -> tuple[tuple[Change, ...], tuple[str, ...]]:

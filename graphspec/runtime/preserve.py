@@ -16,7 +16,7 @@ Limits:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -134,6 +134,12 @@ class Session:
         """These are about to be written by something that shows no operator, such as the replay of a device graph."""
         with quiet():
             self._contents.save(tensors, "a replay")
+
+    def forget(self, names: Collection[str]) -> None:
+        """Take back what was created inside under these names, as `created` reports them."""
+        with quiet():
+            self._put_back()
+            self._objects.forget(names)
 
     def verify(self) -> list[str]:
         """Names of tensors whose content differs, after a rewind, with no operator to explain it. Reads them all."""
