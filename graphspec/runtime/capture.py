@@ -26,6 +26,7 @@ from graphspec.runtime import effects
 from graphspec.runtime.code_names import CodeNames
 from graphspec.runtime.contents import quiet
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet, StaticCopy, Variant
+from graphspec.runtime.handed_on import overtaken
 from graphspec.runtime.hazards import hook_findings, inside_capture, watch
 from graphspec.runtime.kept import KeptInputs
 from graphspec.runtime.model import largest_sizes
@@ -209,6 +210,7 @@ class Capturer:
         refused += effects.input_writes(context, region, recording)
         refused += effects.input_shapes(region.name, before, effects.layouts(context, region.name, values.env))
         refused += effects.copy_writes(region.name, recording, self._copy_storages())
+        refused += overtaken(context, region.name, trees, values.origins)
         refused += effects.result_writes(context, region, recording, values.origins, results)
         refused += self._kept.findings(region.name, recording)
         loaded = self._code.loaded()

@@ -42,25 +42,28 @@ def input_writes(context: Context, region: language.Region, recording: Recording
     return found
 
 
-Layout = tuple[torch.Size, tuple[int, ...]]
+Layout = tuple[torch.Size, tuple[int, ...], int]
 
 
 def layouts(context: Context, region: str, env: Mapping[str, object]) -> dict[str, Layout]:
-    """Shape and strides of each tensor that a region reads, before it is called."""
+    """Shape, strides and address of each tensor that a region reads."""
     given = {wire.value: env.get(wire.value) for wire in context.plan.regions[region].reads}
-    return {name: (value.shape, value.stride()) for name, value in given.items() if isinstance(value, torch.Tensor)}
+    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+    return {name: (value.shape, value.stride(), value.data_ptr()) for name, value in tensors.items()}
 
 
 def input_shapes(region: str, before: Mapping[str, Layout], after: Mapping[str, Layout]) -> list[Diagnostic]:
-    """A region that changes the shape or strides of what it reads in place (``t_``, ``resize_``), as eager shows."""
+    """A region that gives what it reads another shape or memory in place (``t_``, ``resize_``, ``set_``)."""
     found = []
     for name, layout in before.items():
         if after.get(name) != layout:
-            what, part = ("shape", 0) if after[name][0] != layout[0] else ("strides", 1)
-            message = (
-                f"region '{region}' changes the {what} of '{name}' in place, from {list(layout[part])} to "
-                f"{list(after[name][part])}; a replay does not"
-            )
+            now = after[name]
+            what = f"the shape of '{name}' in place, from {list(layout[0])} to {list(now[0])}"
+            if now[0] == layout[0]:
+                what = f"the strides of '{name}' in place, from {list(layout[1])} to {list(now[1])}"
+            if now[:2] == layout[:2]:
+                what = f"the memory of '{name}' in place"
+            message = f"region '{region}' changes {what}; a replay does not"
             found.append(Diagnostic("GS724", message, hint=f"work on {name}.clone()"))
     return found
 

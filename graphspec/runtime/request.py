@@ -15,8 +15,8 @@ from graphspec.plan import Bucket, choose
 from graphspec.runtime.context import Context, Variant
 from graphspec.runtime.inputs import InputCheck, ParamCheck, check_names
 from graphspec.runtime.model import largest_sizes
-from graphspec.runtime.updates import specialized
 from graphspec.runtime.samples import default_param, filled
+from graphspec.runtime.updates import specialized
 
 
 @dataclass(slots=True)
@@ -52,7 +52,8 @@ class Reader:
         self._held: dict[str, tuple[torch.Tensor, dict[str, tuple[int, str]]]] = {}
         self._holds = tuple(name for name in sequence.inputs if spec.buffers[name].hold)
         special = specialized(spec, context.backend.can_update)
-        self._special = tuple(name for name in sequence.params if name in special)
+        used = {name for other in context.plan.sequences.values() for name in other.params}
+        self._special = tuple(name for name in spec.params if name in special & used)
         self._exact = frozenset(
             name for name, dim in spec.dims.items() if isinstance(dim, language.Buckets) and dim.exact
         )
@@ -111,7 +112,13 @@ class Reader:
         if not self._optional and not self._special:
             return _PLAIN
         absent = frozenset(name for name in self._optional if name not in tensors)
-        return Variant(absent, tuple((name, _hashable(params[name])) for name in self._special))
+        return Variant(absent, tuple((name, _hashable(self._present(name, params))) for name in self._special))
+
+    def _present(self, name: str, params: Mapping[str, Any]) -> Any:
+        """The value of a param that any sequence takes: one set of graphs serves them all."""
+        if name in params:
+            return params[name]
+        return self._last_params[name] if name in self._last_params else self._default(name, {})
 
     def _hold(self, tensors: dict[str, torch.Tensor], sizes: dict[str, tuple[int, str]]) -> None:
         """Held inputs that were left out keep their content, if the sizes of the run are still theirs."""

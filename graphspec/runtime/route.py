@@ -165,7 +165,8 @@ class EagerStep:
             return self._graphs.eager_values[name]
         if name not in self._views:
             self._views[name] = self._view(name)
-        return self._views[name]
+        tree = flatten(self._views[name])
+        return tree.rebuild([leaf.detach() for leaf in tree.leaves])  # aliases, which the region may reshape
 
     def _view(self, name: str) -> Any:
         """The real rows of a static buffer, or of what a graph makes; with ``rows: bucket``, all of them."""

@@ -132,9 +132,10 @@ class CpuBackend:
     def seal(self) -> None:
         """Lay out the arena of each pool over its captures in order, then bind every recording to it."""
         layouts: dict[str, ArenaLayout] = {}
+        handed_on = _handed_on(self._round)
         for graph in self._round:
             layout = layouts.setdefault(graph.request.graph.pool, ArenaLayout())
-            lives = _lives(graph)
+            lives = _lives(graph, handed_on.get(id(graph), {}))
             graph.offsets = layout.place(graph.request.graph.index, lives)
             graph.bytes = max((graph.offsets[life.storage] + life.bytes for life in lives), default=0)
         arenas = {pool: Arena(pool, torch.empty(layout.size, dtype=torch.uint8)) for pool, layout in layouts.items()}
@@ -213,9 +214,27 @@ class CpuBackend:
         return PythonReplayer(program)
 
 
-def _lives(graph: CpuGraph) -> list[Life]:
+def _handed_on(graphs: Sequence[CpuGraph]) -> dict[int, dict[int, float]]:
+    """For graphs whose memory later ones return (a view, or the value itself), until when: by graph and storage.
+
+    The hold counts captures of a pool, so memory that a graph of another pool hands on is held for good.
+    """
+    found: dict[int, dict[int, float]] = {}
+    for graph in graphs:
+        for number, ref in enumerate(graph.refs):
+            if ref.storage not in graph.links:
+                continue
+            origin, storage = graph.links[ref.storage]
+            same = origin.request.graph.pool == graph.request.graph.pool
+            until = graph.request.held_until(number) if same else float("inf")
+            held = found.setdefault(id(origin), {})
+            held[storage] = max(until, held.get(storage, 0))
+    return found
+
+
+def _lives(graph: CpuGraph, handed_on: Mapping[int, float]) -> list[Life]:
     """The life of each storage that needs memory, in issued calls."""
-    held: dict[int, float] = {}
+    held = dict(handed_on)
     for number, ref in enumerate(graph.refs):
         held[ref.storage] = max(graph.request.held_until(number), held.get(ref.storage, 0))
     calls = [list(refs_in((*issue.args, *issue.copies))) for issue in graph.issues]
