@@ -68,7 +68,7 @@ def unpack(program: Program, body: Body, arguments: tuple[Argument, ...]) -> Non
         if each.name == "extra":
             body.statement("extra = x0 if extra is None else extra")
         elif each.name == "kind":
-            body.statement("{o} = {f} * 2 if kind == 'lora' else {f} + 1")
+            body.statement("{o} = F.relu({f}) if kind == 'lora' else F.silu({f})")
         elif each.name == "fixed":
             body.statement("{o} = {f} * fixed")
         elif each.name == "several":

@@ -27,6 +27,10 @@ class Program:
     written: set[str] = field(default_factory=set)
 
 
+#: How large the garbage in padded rows is, by the number of a world: rows that mix must show by one or the other.
+_GARBAGE = {1: 40, 2: 0.1}
+
+
 def begin(seed: int) -> Program:
     """A program without regions."""
     rng = random.Random(seed)  # noqa: S311  not for secrets
@@ -57,6 +61,6 @@ def _define(program: Program, name: str, buffer: dict[str, Any]) -> None:
 def _made(program: Program, buffer: dict[str, Any], world: World, number: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(program.seed * 31 + number)
     value = make_input(buffer, world.sizes, generator)
-    garbage = number in (1, 2) and program.worlds.padded and value.is_floating_point()
-    value = value * 40 if garbage else value
+    if number in _GARBAGE and program.worlds.padded and value.is_floating_point():
+        value = value * _GARBAGE[number]
     return value.to(memory_format=torch.channels_last) if "layout" in buffer else value

@@ -8,7 +8,7 @@ runs in all of them, gives finite values, and, where rows may be padded, the sam
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,7 +143,7 @@ class Worlds:
         fresh = [name for name, value in self.base.local.items() if saved[0].local.get(name) is not value]
         for name in fresh:
             values = [world.local.get(name) for world in self.all]
-            if not _alike(values) or not _sane(values[0]):
+            if not _alike(values) or not _sane(values[0]) or self._unlike(values):
                 return False
             if self.padded and isinstance(values[0], torch.Tensor):
                 apart = mixing or all(_same_corner(values[0], other) for other in values[1:3])
@@ -151,9 +151,19 @@ class Worlds:
                     return False
         if not writes:
             return True
+        if any(self._unlike(world.local.get(name) for world in self.all) for name in self.base.local):
+            return False
         if saved[0].wrote() or not all(_sane(value) for value in self.base.tensors()):
             return False
         return not self.padded or mixing or self._apart()
+
+    def _unlike(self, values: Iterable[Any]) -> bool:
+        """Whether a value has axes in one world that it has not in the others: squeezed where a size was 1, say."""
+        found = [value for value in values if isinstance(value, torch.Tensor)]
+        if len(found) < len(self.all) or (axes := self.axes(found)) is None:
+            return len({value.dim() for value in found}) > 1
+        least = self.all[-1].sizes
+        return tuple(found[-1].shape) != tuple(a if isinstance(a, int) else a[1] * least[a[0]] for a in axes)
 
     def _apart(self) -> bool:
         """Whether garbage has reached no real row."""
