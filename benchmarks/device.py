@@ -36,7 +36,7 @@ def examples() -> list[Path]:
 
 def check(runner: Runner, steps: int) -> str:
     """What `graphspec run` says of this spec on this device."""
-    from graphspec.runtime.execute import RunOptions, execute
+    from graphspec.runtime.trial.execute import RunOptions, execute
 
     return execute(runner, RunOptions(steps=steps)).report.check.status
 
@@ -95,7 +95,7 @@ def ways(runner: Runner, *, with_compile: bool) -> dict[str, Call]:
 
 def medians(runner: Runner, found: dict[str, Call], seconds: float) -> dict[str, float]:
     """The median wall time of each way in microseconds, device included, in turns of a few calls for ``seconds``."""
-    from graphspec.runtime.timing import synchronizer
+    from graphspec.runtime.trial.timing import synchronizer
 
     synchronize = synchronizer(runner.device)
     times: dict[str, list[int]] = {name: [] for name in found}

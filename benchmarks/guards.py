@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from graphspec.runtime.guards import Guard
-from graphspec.runtime.reach import reach
+from graphspec.runtime.holdings.guards import Guard
+from graphspec.runtime.holdings.reach import reach
 
 ROUNDS = 15
 SIZES = (50, 300, 1000)

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _pop_mode
 from graphspec.backends.base import CaptureRequest, Slot
 from graphspec.backends.layout import peak_bytes
 from graphspec.errors import CaptureError, DeviceError, GraphSpecError
-from graphspec.runtime.recording import Call, Recorder, Recording
+from graphspec.runtime.capture.recording import Call, Recorder, Recording
 from graphspec.spec import CaptureOptions
 
 
@@ -25,8 +25,9 @@ class DeviceGraph:
     """One captured device graph, with the tensors on its memory that must outlive the capture."""
 
     def __init__(
-        self, request: CaptureRequest, graph: Any, recording: Recording, outputs: Sequence[torch.Tensor]
+        self, backend: DeviceBackend, request: CaptureRequest, graph: Any, recording: Recording, outputs: Any
     ) -> None:
+        self._module, self._device = backend.module, backend.device
         self.request = request
         self.graph = graph
         self.recording = recording
@@ -38,7 +39,15 @@ class DeviceGraph:
         self.slots: Sequence[Slot] = request.slots(recording)
 
     def replay(self) -> None:
-        """Launch the graph on the current stream."""
+        """Launch the graph on the current stream of its device, whichever device is current."""
+        if self._module.current_device() == self._device.index:
+            self.launch()
+            return
+        with self._module.device(self._device):
+            self.launch()
+
+    def launch(self) -> None:
+        """Launch the graph, on its device."""
         self.graph.replay()
 
     def update(self, slot: int, value: Any) -> None:
@@ -80,7 +89,7 @@ class DeviceBackend:
 
     def captured(self, request: CaptureRequest, graph: Any, recording: Recording, outputs: Any) -> DeviceGraph:
         """The finished graph."""
-        return DeviceGraph(request, graph, recording, outputs)
+        return DeviceGraph(self, request, graph, recording, outputs)
 
     def updatable(self, call: Call) -> tuple[str, ...] | None:
         """The arguments of a recorded call that can be updated; None: any."""
@@ -153,7 +162,7 @@ class DeviceBackend:
     def failure(self, error: RuntimeError) -> DeviceError | None:
         """The device's error with its reason: whatever torch raises around work of graphspec's own came from there."""
         hint = "later runs may work; if they do not, open the spec again, or restart the process"
-        return DeviceError(f"{self.device} failed: {_first_line(error)}", hint=hint)
+        return DeviceError(f"{self.device} failed: {reason_of(error)}", hint=hint)
 
     def poison(self) -> None:
         """Fill what the graphs wrote with NaN, or minus one."""
@@ -196,6 +205,7 @@ class DeviceBackend:
             # Ending a broken capture raises, and then neither the stream nor the modes of the context are put back.
             while torch._C._len_torch_dispatch_stack() > depth:
                 _pop_mode()
+            quietly(lambda: self.module.is_current_stream_capturing() and graph.capture_end())  # its begin failed late
             self.module.set_stream(stream)
             quietly(graph.reset)
             raise self._explained(request, recorder, raised[0] if raised else error) from None
@@ -208,10 +218,10 @@ class DeviceBackend:
         if failed is None or not _caused_by(error, failed[2]):
             if isinstance(error, GraphSpecError) or not isinstance(error, Exception):
                 return error
-            reason = _first_line(error)
+            reason = reason_of(error)
             return CaptureError(f"region '{region}' could not be captured on {self.name}: {reason}")
         call, where, cause = failed
-        message = f"region '{region}': {call} cannot be captured on {self.name}, at {where}: {_first_line(cause)}"
+        message = f"region '{region}': {call} cannot be captured on {self.name}, at {where}: {reason_of(cause)}"
         return CaptureError(message, hint=f"mark the region eager, or replace {call}")
 
 
@@ -241,8 +251,18 @@ def _caused_by(error: BaseException | None, cause: BaseException) -> bool:
     return False
 
 
-def _first_line(error: BaseException) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def reason_of(error: BaseException) -> str:
+    """What failed, in a line: the first of the message, and the last of the device's own report where there is one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    told = lines[-1] if len(lines) > 1 and _reports(str(error)) else None
+    return lines[0] if told is None else f"{lines[0]} ({told})"
+
+
+def _reports(message: str) -> bool:
+    """Whether torch_npu has appended what CANN says about the failure."""
+    return "[ERROR]" in message
 
 
 def quietly(action: Callable[[], Any]) -> None:

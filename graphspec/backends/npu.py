@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,35 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from graphspec.backends.base import CaptureRequest
-from graphspec.backends.device import DeviceBackend, DeviceGraph, device_index, quietly
+from graphspec.backends.device import DeviceBackend, DeviceGraph, device_index, quietly, reason_of
 from graphspec.errors import CaptureError, DeviceError
-from graphspec.runtime.recording import Call, Recording
+from graphspec.runtime.capture.recording import Call, Recording
 from graphspec.spec import CaptureOptions, NpuOptions, Spec
+
+
+def revive() -> bool:
+    """Whether operators run, after they were made to if possible.
+
+    After a failure on the thread of its task queue torch_npu skips every later operator, in silence. With the queue
+    turned off, operators are launched by the thread that calls them, and run again.
+    """
+    if _operators_run():
+        return True
+    from torch_npu import _C
+
+    switch = getattr(_C, "_npu_set_task_queue_enable", None)
+    if switch is None:
+        return False
+    quietly(lambda: switch(0))
+    return _operators_run()
+
+
+def _operators_run() -> bool:
+    quietly(torch.npu.synchronize)  # a failure that is still to be reported
+    number = float(time.perf_counter_ns() % 1_000_000)  # memory that was not written may hold an earlier one
+    result: list[float] = []
+    quietly(lambda: result.append(torch.full((1,), number, device="npu").add(1).item()))
+    return result == [number + 1]
 
 
 class UpdateStream:
@@ -36,7 +62,7 @@ class UpdateStream:
 
     def renew(self) -> None:
         """After a failed update: wait for the device, and leave the stream, on which a task update may still be open."""
-        quietly(torch.npu.synchronize)
+        revive()
         quietly(lambda: torch.npu.graph_task_update_end(self.stream))
         self.stream = torch.npu.Stream()
 
@@ -46,15 +72,15 @@ class NpuGraph(DeviceGraph):
 
     def __init__(
         self,
+        backend: NpuBackend,
         request: CaptureRequest,
         graph: Any,
         recording: Recording,
         outputs: Sequence[torch.Tensor],
         handled: Sequence[int],
-        updates: UpdateStream,
     ) -> None:
-        super().__init__(request, graph, recording, outputs)
-        self._updates = updates
+        super().__init__(backend, request, graph, recording, outputs)
+        self._updates = backend.updates
         records = graph.graph_dispatch_mode.graph_dispatch_records
         if len(records) != len(handled):
             raise CaptureError(
@@ -74,7 +100,7 @@ class NpuGraph(DeviceGraph):
         record, name = self._places[slot]
         record[name] = value
 
-    def replay(self) -> None:
+    def launch(self) -> None:
         """Launch the graph on the current stream, after an update of every updatable operator."""
         if self._taken is None:
             self.graph.replay()
@@ -85,9 +111,9 @@ class NpuGraph(DeviceGraph):
         try:
             with modes:
                 self._update_and_replay(self._taken)
-        except BaseException:
+        except RuntimeError as error:
             self._updates.renew()
-            raise
+            raise device_error(self._device, error) from error
 
     def _update_and_replay(self, taken: Any) -> None:
         mode = self.graph.graph_dispatch_mode
@@ -108,7 +134,7 @@ class NpuBackend(DeviceBackend):
         self._npu = npu
         self._folder = folder
         with self.active():
-            self._updates = UpdateStream()
+            self.updates = UpdateStream()
 
     def new_graph(self) -> Any:
         """An empty graph: one instance captures once."""
@@ -127,7 +153,7 @@ class NpuBackend(DeviceBackend):
     def captured(self, request: CaptureRequest, graph: Any, recording: Recording, outputs: Any) -> DeviceGraph:
         """The finished graph, after the extras that the spec asks for."""
         handled = [i for i, call in enumerate(recording.calls) if request.updates and _handler(call) is not None]
-        captured = NpuGraph(request, graph, recording, outputs, handled, self._updates)
+        captured = NpuGraph(self, request, graph, recording, outputs, handled)
         if self._npu.super_kernel is not None:
             self._optimize(request, graph)
         if self._npu.debug_dump is not None:
@@ -154,6 +180,10 @@ class NpuBackend(DeviceBackend):
             for _, _, key in handler.get_update_specs(handled)
         )
 
+    def failure(self, error: RuntimeError) -> DeviceError | None:
+        """The device's error with its reason, and whether operators still run in this process."""
+        return device_error(self.device, error)
+
     def _optimize(self, request: CaptureRequest, graph: Any) -> None:
         options = dict(self._npu.super_kernel or {})
         debug = options.pop("debug", None)
@@ -163,6 +193,15 @@ class NpuBackend(DeviceBackend):
             reason = str(error).splitlines()[0]
             message = f"region '{request.graph.region}': npu.super_kernel was refused by torch_npu: {reason}"
             raise CaptureError(message) from None
+
+
+def device_error(device: object, error: RuntimeError) -> DeviceError:
+    """A failure of the device as one error. Operators run again afterwards, or the error says that they do not."""
+    alive = revive()
+    hint = "the next run may work; if not, open the spec again" if alive else (
+        "restart the process: torch_npu has stopped executing operators in this one"
+    )  # fmt: skip
+    return DeviceError(f"{device} failed: {reason_of(error)}", hint=hint)
 
 
 def _handler(call: Call) -> Any:
@@ -187,6 +226,10 @@ def open_npu(device: str, spec: Spec) -> NpuBackend:
     if reason is not None:
         raise DeviceError(f"{device} cannot be used: {reason}", hint="see `graphspec doctor`, or use --device cpu")
     index = device_index(device, torch.npu.device_count(), "npu")
+    if not revive():
+        raise DeviceError(
+            f"{device} cannot be used: torch_npu executes no operators", hint="restart the process, and see its log"
+        )
     from graphspec.runtime.model import call_user_code, import_object
 
     for reference in spec.npu.handlers:

@@ -22,7 +22,7 @@ from graphspec.report import run_json, run_text
 from graphspec.report.run_values import RunReport
 
 if TYPE_CHECKING:
-    from graphspec.runtime.execute import Executed, RunOptions
+    from graphspec.runtime.trial.execute import Executed, RunOptions
 
 _COLOURS = {"good": "green", "bad": "red"}
 
@@ -76,7 +76,7 @@ def command(  # noqa: PLR0917  one argument for each flag
     with Progress() as progress:
         executed = _execute(loaded, device, options, progress)
     if output is not None:
-        from graphspec.runtime.files import write_tensors
+        from graphspec.runtime.values.files import write_tensors
 
         write_tensors(output, executed.results)
     click.echo(FORMATS[style](executed.report), nl=False, color=coloured(sys.stdout))
@@ -93,17 +93,17 @@ def _options(
     values = pairs.by_name(params, "--param", pairs.yaml_value)
     sizes = pairs.by_name(dims, "--dim", pairs.size)
 
-    from graphspec.runtime.execute import RunOptions
-    from graphspec.runtime.feed import fix
-    from graphspec.runtime.files import read_tensor
+    from graphspec.runtime.trial.execute import RunOptions
+    from graphspec.runtime.trial.feed import fix
+    from graphspec.runtime.values.files import read_tensor
 
     tensors = {name: read_tensor(path, name) for name, path in paths.items()}
     return RunOptions(steps, fix(loaded, plan, tensors, values, sizes), check)
 
 
 def _execute(loaded: language.Spec, device: str | None, options: RunOptions, progress: Progress) -> Executed:
-    from graphspec.runtime.execute import execute
     from graphspec.runtime.runner import open_spec
+    from graphspec.runtime.trial.execute import execute
 
     total = len(compile_spec(loaded).graphs)
     done = 0

@@ -12,13 +12,13 @@ from graphspec import plan as plans
 from graphspec import spec as language
 from graphspec.backends.base import Backend, CapturedGraph
 from graphspec.plan import Bucket, concrete
-from graphspec.runtime.axes import Axes
-from graphspec.runtime.buffers import Buffers
-from graphspec.runtime.order import Clock
+from graphspec.runtime.capture.updates import Binding
 from graphspec.runtime.regions import BoundRegion
-from graphspec.runtime.samples import default_param, sample
-from graphspec.runtime.trees import Tree
-from graphspec.runtime.updates import Binding
+from graphspec.runtime.replay.order import Clock
+from graphspec.runtime.values.axes import Axes
+from graphspec.runtime.values.buffers import Buffers
+from graphspec.runtime.values.samples import default_param, sample
+from graphspec.runtime.values.trees import Tree
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,9 @@ def _cuda() -> Device:
     if torch.version.cuda is None:
         reason = f"torch {torch.__version__} is built without CUDA"
     elif not torch.cuda.is_available():
-        reason = f"torch is built for CUDA {torch.version.cuda}, and there is no NVIDIA GPU or no driver that it can use"
+        reason = (
+            f"torch is built for CUDA {torch.version.cuda}, and there is no NVIDIA GPU or no driver that it can use"
+        )
     count = torch.cuda.device_count() if reason is None else 0
     models = tuple(torch.cuda.get_device_name(index) for index in range(count))
     notes = (f"CUDA {torch.version.cuda}",) if reason is None else ()

@@ -13,7 +13,7 @@ import torch
 from graphspec import spec as language
 from graphspec.errors import CaptureError, ModelError
 from graphspec.runtime.model import call_user_code, import_object
-from graphspec.runtime.trees import follow
+from graphspec.runtime.values.trees import follow
 
 Environment = Mapping[str, Any]
 

@@ -21,21 +21,21 @@ from graphspec.compiler import compile_spec
 from graphspec.errors import DeviceError, InputError, ReplayError
 from graphspec.loading import load
 from graphspec.plan import Bucket
-from graphspec.runtime.buffers import Buffers
-from graphspec.runtime.capture import Capturer, Progress
+from graphspec.runtime.capture.capturer import Capturer, Progress
+from graphspec.runtime.capture.updates import specialized
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Variant
 from graphspec.runtime.devices import open_backend
-from graphspec.runtime.failures import device_failures
 from graphspec.runtime.hazards import capturing
+from graphspec.runtime.holdings.storages import outside_inference
+from graphspec.runtime.holdings.watchers import Watchers, guard_for
 from graphspec.runtime.model import build_model, refuse_other_devices
 from graphspec.runtime.ranks import agree
 from graphspec.runtime.regions import bind_regions
-from graphspec.runtime.sequence import BoundSequence
-from graphspec.runtime.states import States
-from graphspec.runtime.stats import Stats
-from graphspec.runtime.storages import outside_inference
-from graphspec.runtime.updates import specialized
-from graphspec.runtime.watchers import Watchers, guard_for
+from graphspec.runtime.replay.failures import device_failures
+from graphspec.runtime.replay.sequence import BoundSequence
+from graphspec.runtime.replay.stats import Stats
+from graphspec.runtime.values.buffers import Buffers
+from graphspec.runtime.values.states import States
 from graphspec.runtime.weights import load_weights, read_weights
 
 #: How many sets of graphs are kept for values of specialized params and absent optional inputs.
@@ -76,7 +76,7 @@ def open_spec(
     plan = compile_spec(spec)
     backend = open_backend(device or spec.device, spec)
     try:
-        with outside_inference():
+        with outside_inference(), device_failures(backend):
             built = build_model(spec, backend.device) if model is None else model
             buffers = Buffers(spec, plan, backend.device)
         refuse_other_devices(built, backend.device)
@@ -84,7 +84,8 @@ def open_spec(
         if capture:
             runner.capture()
     except BaseException:
-        backend.close()
+        with contextlib.suppress(Exception):  # a second failure would only hide the first
+            backend.close()
         raise
     return runner
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from graphspec.errors import WeightsError
-from graphspec.runtime.inputs import exact_cast
+from graphspec.runtime.values.inputs import exact_cast
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:

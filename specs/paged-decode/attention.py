@@ -22,12 +22,20 @@ SIGNATURE = (
     "Tensor? block_table=None, Tensor? query_padding_size=None, Tensor? kv_padding_size=None, "
     "Tensor? key_shared_prefix=None, Tensor? value_shared_prefix=None, SymInt[]? actual_shared_prefix_len=None, "
     "Tensor? query_rope=None, Tensor? key_rope=None, Tensor? key_rope_antiquant_scale=None, int num_heads=1, "
-    "float scale=1., int pre_tokens=2147483647, int next_tokens=2147483647, str input_layout=\"BSH\", "
+    'float scale=1., int pre_tokens=2147483647, int next_tokens=2147483647, str input_layout="BSH", '
     "int num_key_value_heads=0, int sparse_mode=0, int inner_precise=0, int block_size=0, int antiquant_mode=0, "
     "int key_antiquant_mode=0, int value_antiquant_mode=0, bool softmax_lse_flag=False) -> (Tensor, Tensor)"
 )
 #: What the reference understands; anything else must have its default.
-KNOWN = {"actual_seq_lengths_kv", "block_table", "num_heads", "scale", "input_layout", "num_key_value_heads", "block_size"}
+KNOWN = {
+    "actual_seq_lengths_kv",
+    "block_table",
+    "num_heads",
+    "scale",
+    "input_layout",
+    "num_key_value_heads",
+    "block_size",
+}
 
 
 def register() -> None:
@@ -63,7 +71,10 @@ def attend(
         if length == 0:
             continue
         keys, values = (
-            _first(cache, row, length, table).float().unflatten(-1, (kv_heads, size)).repeat_interleave(heads // kv_heads, 1)
+            _first(cache, row, length, table)
+            .float()
+            .unflatten(-1, (kv_heads, size))
+            .repeat_interleave(heads // kv_heads, 1)
             for cache in (key, value)
         )
         scores = torch.einsum("hd,thd->ht", query[row, 0].float().unflatten(-1, (heads, size)), keys) * options["scale"]

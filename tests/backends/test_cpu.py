@@ -14,8 +14,8 @@ from graphspec.backends.cpu import backend as backend_module
 from graphspec.backends.cpu.backend import CpuGraph
 from graphspec.backends.cpu.selftest import interpreter_fault
 from graphspec.plan import Bucket, Graph
-from graphspec.runtime.recording import Recording
-from graphspec.runtime.source import ModuleNames
+from graphspec.runtime.capture.recording import Recording
+from graphspec.runtime.capture.source import ModuleNames
 
 Region = Callable[[], Sequence[torch.Tensor]]
 FOREVER = float("inf")
@@ -37,7 +37,7 @@ class Captured:
         with torch.no_grad():
             for index, region in enumerate(regions):
                 graph = Graph(f"r{index}", Bucket(), "pool", index)
-                until = lambda output, index=index: held(index, output)  # noqa: E731
+                until = lambda output, index=index: held(index, output)
                 request = CaptureRequest(graph, region, until, slots, ModuleNames(None))
                 graphs.append(self.backend.capture(request))
             self.backend.seal()
@@ -113,7 +113,13 @@ def test_a_number_is_frozen_unless_it_has_a_slot(capture: Captured) -> None:
     ],
 )
 def test_any_recorded_argument_can_be_updated(
-    capture: Captured, region: Callable[[torch.Tensor], torch.Tensor], op: str, argument: str, first: Any, then: Any, want: Any
+    capture: Captured,
+    region: Callable[[torch.Tensor], torch.Tensor],
+    op: str,
+    argument: str,
+    first: Any,
+    then: Any,
+    want: Any,
 ) -> None:
     x = torch.tensor([1.0, 2.0])
     (graph,) = capture(lambda: [region(x)], slots=slot_of(op, argument, first))
@@ -150,7 +156,9 @@ def test_a_value_held_by_the_plan_survives_the_captures_it_is_held_for(capture: 
         value.append(x + 1)
         return value
 
-    graphs = capture(produce, lambda: [(x * 10).exp()], lambda: [value[0] * 2], held=lambda graph, _: 2 if graph == 0 else graph)
+    graphs = capture(
+        produce, lambda: [(x * 10).exp()], lambda: [value[0] * 2], held=lambda graph, _: 2 if graph == 0 else graph
+    )
     x.copy_(torch.linspace(0, 1, 64))
     for graph in graphs:
         graph.replay()
@@ -214,7 +222,9 @@ def test_writes_through_views_and_overlapping_reads_are_replayed(capture: Captur
     assert graph.outputs[0].untyped_storage()._cdata == graph.outputs[1].untyped_storage()._cdata
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.uint8, torch.complex64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.uint8, torch.complex64]
+)
 @pytest.mark.parametrize("number", [2, 2.5, True])
 @pytest.mark.parametrize("shape", [(), (3,)])
 def test_a_bare_number_promotes_as_it_did_in_eager(
@@ -260,7 +270,9 @@ def test_replay_does_not_depend_on_autocast_grad_mode_or_default_dtype_of_the_ca
     assert not graph.outputs[0].requires_grad
 
 
-def test_a_program_the_interpreter_cannot_take_is_replayed_from_python_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_the_interpreter_cannot_take_is_replayed_from_python_and_said_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(backend_module, "interpreter_fault", lambda: "told so by the test")
     captured = Captured("python")
     captured.backend = CpuBackend("auto")

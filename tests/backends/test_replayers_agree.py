@@ -10,7 +10,7 @@ import torch
 from graphspec.backends.cpu import CpuBackend
 from graphspec.loading import load
 from graphspec.runtime import runner as runner_module
-from graphspec.runtime.trees import flatten
+from graphspec.runtime.values.trees import flatten
 
 SPECS = sorted(Path(__file__).parents[2].glob("specs/*/model.yaml"))
 RUNNABLE = [path for path in SPECS if "x-check-only: true" not in path.read_text()]

@@ -94,7 +94,7 @@ replay: [scale]
 
 @pytest.fixture(autouse=True)
 def _short_timing(monkeypatch):
-    monkeypatch.setattr("graphspec.runtime.timing._AT_LEAST_S", 0.0)
+    monkeypatch.setattr("graphspec.runtime.trial.timing._AT_LEAST_S", 0.0)
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import torch
 import graphspec
 from graphspec.errors import InputError, ModelError
 from graphspec.plan import Bucket, Sequence
-from graphspec.runtime.cases import cases
-from graphspec.runtime.execute import RunOptions, execute
-from graphspec.runtime.feed import Feed, Fixed, fix
+from graphspec.runtime.trial.cases import cases
+from graphspec.runtime.trial.execute import RunOptions, execute
+from graphspec.runtime.trial.feed import Feed, Fixed, fix
 
 MODEL = """
 import torch
@@ -102,7 +102,7 @@ replay: {one: [first], all: [first, second]}
 
 @pytest.fixture(autouse=True)
 def _short_timing(monkeypatch):
-    monkeypatch.setattr("graphspec.runtime.timing._AT_LEAST_S", 0.0)
+    monkeypatch.setattr("graphspec.runtime.trial.timing._AT_LEAST_S", 0.0)
 
 
 @pytest.fixture

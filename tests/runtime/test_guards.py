@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from graphspec.errors import GuardError
-from graphspec.runtime import guards
-from graphspec.runtime.guards import Guard, aliases
-from graphspec.runtime.reach import reach
+from graphspec.runtime.holdings import guards
+from graphspec.runtime.holdings.guards import Guard, aliases
+from graphspec.runtime.holdings.reach import reach
 
 SCALE = torch.ones(2)
 

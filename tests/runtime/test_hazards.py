@@ -21,6 +21,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F  # noqa: N812 - as models write it
 
 from graphspec.hazards import CALLS, CODES, FUNCTIONS, HINTS, ON_HOST_NUMBERS, OPERATORS
+from graphspec.runtime.capture.recording import Recorder
+from graphspec.runtime.capture.source import Site
 from graphspec.runtime.hazards import (
     TraceEnded,
     capturing,
@@ -31,8 +33,6 @@ from graphspec.runtime.hazards import (
     watch,
 )
 from graphspec.runtime.hazards.conditions import CONDITIONS
-from graphspec.runtime.recording import Recorder
-from graphspec.runtime.source import Site
 
 X = torch.arange(1.0, 4.0)
 S = torch.tensor(2.0)

@@ -7,8 +7,8 @@ import torch
 
 import graphspec
 from graphspec import spec as language
-from graphspec.runtime.execute import RunOptions, execute
-from graphspec.runtime.fills import fills, varies
+from graphspec.runtime.trial.execute import RunOptions, execute
+from graphspec.runtime.trial.fills import fills, varies
 
 MODEL = """
 import torch
@@ -79,7 +79,7 @@ replay: [f]
 
 @pytest.fixture(autouse=True)
 def _short_timing(monkeypatch):
-    monkeypatch.setattr("graphspec.runtime.timing._AT_LEAST_S", 0.0)
+    monkeypatch.setattr("graphspec.runtime.trial.timing._AT_LEAST_S", 0.0)
 
 
 @pytest.fixture

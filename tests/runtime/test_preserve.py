@@ -16,10 +16,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphspec.runtime.objects import Change
-from graphspec.runtime.preserve import preserve
-from graphspec.runtime.slots import MISSING
-from graphspec.runtime.storages import checksum, mixed_weights
+from graphspec.runtime.holdings.objects import Change
+from graphspec.runtime.holdings.preserve import preserve
+from graphspec.runtime.holdings.slots import MISSING
+from graphspec.runtime.holdings.storages import checksum, mixed_weights
 
 COUNTER = 0
 CPU_WEIGHTS = mixed_weights(torch.device("cpu"))

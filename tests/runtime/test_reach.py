@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from graphspec.runtime.reach import MISSING, reach
+from graphspec.runtime.holdings.reach import MISSING, reach
 
 TABLE = torch.arange(3.0)
 UNNAMED = torch.arange(3.0)

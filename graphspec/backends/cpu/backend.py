@@ -18,7 +18,7 @@ from graphspec.backends.cpu.python_replayer import PythonReplayer
 from graphspec.backends.cpu.selftest import interpreter_fault
 from graphspec.backends.layout import ArenaLayout, Life, lives
 from graphspec.errors import CaptureError, DeviceError
-from graphspec.runtime.recording import Call, Recorder, Recording, Ref, refs_in
+from graphspec.runtime.capture.recording import Call, Recorder, Recording, Ref, refs_in
 
 
 class Replayer(Protocol):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from graphspec.runtime.recording import Call, Recording, Ref, refs_in, written_refs
+from graphspec.runtime.capture.recording import Call, Recording, Ref, refs_in, written_refs
 
 aten = torch.ops.aten
 

@@ -14,7 +14,7 @@ from graphspec.backends.cpu.interpreter import Interpreter
 from graphspec.backends.cpu.issue import issues
 from graphspec.backends.cpu.program import Program, link
 from graphspec.backends.cpu.python_replayer import PythonReplayer
-from graphspec.runtime.recording import Recorder
+from graphspec.runtime.capture.recording import Recorder
 
 
 @lru_cache(maxsize=1)

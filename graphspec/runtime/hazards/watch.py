@@ -14,6 +14,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from graphspec.errors import Diagnostic, Severity
 from graphspec.hazards import CODES, FUNCTIONS, GENERATOR, ON_HOST_NUMBERS, OPERATORS, PARTS, SEEDED, TAGGED, Hazard
+from graphspec.runtime.capture.source import NOWHERE, ModuleNames, Site, module_stack, part_of_torch, site
 from graphspec.runtime.hazards.capturing import inside_capture
 from graphspec.runtime.hazards.conditions import CONDITIONS, Call, function_name, makes_number, tensors
 from graphspec.runtime.hazards.fake import TraceEnded, is_fake, lacks_value
@@ -22,7 +23,6 @@ from graphspec.runtime.hazards.modes import DispatchWatch, FunctionWatch
 from graphspec.runtime.hazards.patches import default_seeds, patched
 from graphspec.runtime.hazards.streams import Streams
 from graphspec.runtime.hazards.wording import advised, label, shown
-from graphspec.runtime.source import NOWHERE, ModuleNames, Site, module_stack, part_of_torch, site
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -169,7 +169,7 @@ class Watch:
         if known is None:
             name = str(op.name()).partition(".")[0]  # type: ignore[no-untyped-call]
             tagged = tuple(row for tag, row in TAGGED.items() if getattr(torch.Tag, tag) in op.tags)
-            draws = "Generator" in str(op._schema)  # noqa: SLF001 - torch has no public name for a schema
+            draws = "Generator" in str(op._schema)
             known = (name, OPERATORS.get(name, tagged[:1]), draws)
             self._rows[op] = known
         return known

@@ -13,10 +13,10 @@ from typing import Any, Generic, TypeVar
 
 from graphspec import spec as language
 from graphspec.errors import Diagnostic, GraphSpecError
+from graphspec.runtime.capture.proof import differences, same_operators
+from graphspec.runtime.capture.recording import Recorder, Recording
+from graphspec.runtime.capture.source import ModuleNames
 from graphspec.runtime.hazards import inside_capture
-from graphspec.runtime.proof import differences, same_operators
-from graphspec.runtime.recording import Recorder, Recording
-from graphspec.runtime.source import ModuleNames
 from graphspec.runtime.symbols.declared import picked
 from graphspec.runtime.symbols.judge import Judged, judge
 from graphspec.runtime.symbols.places import executed
@@ -156,9 +156,7 @@ class SymbolTracer(Generic[Step]):
     def _trace(self, target: Target[Step]) -> Trace | None:
         name = target.region.name
         trace = Trace(name, frozenset(param.name for param in target.params), self._names)
-        given = {
-            param.name: symbols(param, self._values[param.name], self._largest, trace) for param in target.params
-        }
+        given = {param.name: symbols(param, self._values[param.name], self._largest, trace) for param in target.params}
         try:
             with inside_capture(name), trace.recorder, trace.functions:
                 self._stages.run(target.step, given)

@@ -8,13 +8,13 @@ from typing import Any
 
 from graphspec import spec as language
 from graphspec.errors import Diagnostic
-from graphspec.runtime.recording import Call, Recording, Ref
+from graphspec.runtime.capture.recording import Call, Recording, Ref
+from graphspec.runtime.capture.updates import Binding
 from graphspec.runtime.symbols.declared import decides_shape, numbers_of
 from graphspec.runtime.symbols.judge import given, holds
 from graphspec.runtime.symbols.node import Origin
 from graphspec.runtime.symbols.trace import Passed
 from graphspec.runtime.symbols.tree import part
-from graphspec.runtime.updates import Binding
 
 #: One thing of the first run, and of the second.
 Both = tuple[Any, Any]

@@ -10,16 +10,16 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode
 
+from graphspec.runtime.capture.recording import Recorder
+from graphspec.runtime.capture.source import Site, site
 from graphspec.runtime.hazards.conditions import function_name
 from graphspec.runtime.hazards.wording import shown
-from graphspec.runtime.recording import Recorder
-from graphspec.runtime.source import Site, site
 from graphspec.runtime.symbols.node import Node
 from graphspec.runtime.symbols.places import Place, place_of
 from graphspec.runtime.symbols.tree import changed, nodes, plain
 
 if TYPE_CHECKING:
-    from graphspec.runtime.source import ModuleNames
+    from graphspec.runtime.capture.source import ModuleNames
 
 
 @dataclass(frozen=True)

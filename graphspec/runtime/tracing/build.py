@@ -9,9 +9,9 @@ import torch
 
 from graphspec import spec as language
 from graphspec.errors import ModelError
+from graphspec.runtime.capture.source import site_of
 from graphspec.runtime.hazards.fake import lacks_value
 from graphspec.runtime.model import build_model, import_object
-from graphspec.runtime.source import site_of
 from graphspec.runtime.tracing.constants import HostConstants, HostReads
 from graphspec.runtime.tracing.fake import FakeWorld, without_initialisers
 from graphspec.runtime.tracing.placement import Placement

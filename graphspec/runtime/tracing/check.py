@@ -24,11 +24,11 @@ from graphspec.errors import Diagnostic, ModelError
 from graphspec.plan import Bucket
 from graphspec.report.check_values import CheckReport, TracedRegion, TracedValue
 from graphspec.rules.graphs import too_many
-from graphspec.runtime.buffers import Buffers, owned_tensors
+from graphspec.runtime.capture.source import ModuleNames
+from graphspec.runtime.capture.updates import specialized
 from graphspec.runtime.context import Context
 from graphspec.runtime.hazards import hook_findings
 from graphspec.runtime.regions import BoundRegion, bind_regions
-from graphspec.runtime.source import ModuleNames
 from graphspec.runtime.tracing import findings
 from graphspec.runtime.tracing.build import build_fake
 from graphspec.runtime.tracing.fake import FakeWorld
@@ -38,8 +38,8 @@ from graphspec.runtime.tracing.params import judge_params
 from graphspec.runtime.tracing.passes import PassResult, Tracer
 from graphspec.runtime.tracing.placement import Placement
 from graphspec.runtime.tracing.rows import padded_mixing
-from graphspec.runtime.trees import flatten
-from graphspec.runtime.updates import specialized
+from graphspec.runtime.values.buffers import Buffers, owned_tensors
+from graphspec.runtime.values.trees import flatten
 
 Progress = Callable[[str], None]
 

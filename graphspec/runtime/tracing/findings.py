@@ -11,8 +11,8 @@ import numpy as np
 from graphspec import spec as language
 from graphspec.errors import Diagnostic, GraphSpecError, KeyPath, ModelError
 from graphspec.finding import finding
+from graphspec.runtime.capture.source import NOWHERE, site_of
 from graphspec.runtime.context import Context
-from graphspec.runtime.source import NOWHERE, site_of
 from graphspec.runtime.tracing.host import HostState
 from graphspec.runtime.tracing.kernels import KernelMissingError
 from graphspec.runtime.tracing.placement import Meeting

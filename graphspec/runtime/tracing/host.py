@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from graphspec.runtime.objects import PythonState
-from graphspec.runtime.preserve import Changes
-from graphspec.runtime.random_state import Ambient
-from graphspec.runtime.reach import Reach, reach
+from graphspec.runtime.holdings.objects import PythonState
+from graphspec.runtime.holdings.preserve import Changes
+from graphspec.runtime.holdings.random_state import Ambient
+from graphspec.runtime.holdings.reach import Reach, reach
 
 
 class HostState:

@@ -13,8 +13,8 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from graphspec.runtime.capture.source import Site, site
 from graphspec.runtime.hazards.fake import TraceEnded, lacks_value
-from graphspec.runtime.source import Site, site
 
 #: Above this many bytes the real operator is not run; its fake kernel is then believed.
 _TRIED_BYTES = 64 << 20

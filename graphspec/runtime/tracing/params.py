@@ -7,15 +7,15 @@ from typing import Any
 
 from graphspec.errors import CaptureError, Diagnostic, HazardError
 from graphspec.plan import Bucket
+from graphspec.runtime.capture.proof import differences, fresh_memory
+from graphspec.runtime.capture.updates import bind_updates
 from graphspec.runtime.hazards import TraceEnded
 from graphspec.runtime.model import largest_sizes
-from graphspec.runtime.proof import differences, fresh_memory
-from graphspec.runtime.samples import probes
 from graphspec.runtime.symbols import Passed, Runs, Stages, SymbolTracer, Target, plain, second_run
 from graphspec.runtime.tracing import findings
 from graphspec.runtime.tracing.passes import PassResult, RegionTrace, Tracer
 from graphspec.runtime.tracing.values import Values
-from graphspec.runtime.updates import bind_updates
+from graphspec.runtime.values.samples import probes
 
 
 def judge_params(tracer: Tracer, bucket: Bucket, first: PassResult, again: PassResult) -> Iterator[Diagnostic]:

@@ -13,21 +13,21 @@ from graphspec import spec as language
 from graphspec.errors import CaptureError, Diagnostic, ModelError
 from graphspec.hazards import CODES as HAZARDS
 from graphspec.plan import Bucket
-from graphspec.runtime import effects
+from graphspec.runtime.capture import effects
+from graphspec.runtime.capture.recording import Recorder, Recording
+from graphspec.runtime.capture.source import ModuleNames
 from graphspec.runtime.context import Context
 from graphspec.runtime.hazards import TraceEnded, inside_capture, watch
 from graphspec.runtime.hazards.fake import lacks_value
-from graphspec.runtime.recording import Recorder, Recording
 from graphspec.runtime.regions import attribute
-from graphspec.runtime.samples import alternative_param
-from graphspec.runtime.source import ModuleNames
 from graphspec.runtime.tracing import findings
 from graphspec.runtime.tracing.fake import FakeWorld
 from graphspec.runtime.tracing.host import HostState
 from graphspec.runtime.tracing.kernels import KernelMissingError
 from graphspec.runtime.tracing.placement import Placement
 from graphspec.runtime.tracing.values import Values
-from graphspec.runtime.trees import flatten
+from graphspec.runtime.values.samples import alternative_param
+from graphspec.runtime.values.trees import flatten
 
 #: ``warm-up`` reports nothing and lets the model create what it creates lazily; ``judge`` reports; ``again`` does not.
 Purpose = Literal["warm-up", "judge", "again"]
@@ -111,9 +111,7 @@ class Tracer:
             return params
         largest = dict(bucket.sizes) | dict(context.plan.constants)
         return {
-            name: value
-            if name in self.specialized
-            else alternative_param(context.spec.params[name], value, largest)
+            name: value if name in self.specialized else alternative_param(context.spec.params[name], value, largest)
             for name, value in params.items()
         }
 

@@ -9,11 +9,11 @@ import torch
 
 from graphspec.errors import CaptureError, Diagnostic
 from graphspec.plan import Bucket
-from graphspec.runtime.capture import check_output
+from graphspec.runtime.capture.capturer import check_output
+from graphspec.runtime.capture.write_back import StaleViews, apart
 from graphspec.runtime.context import Context
 from graphspec.runtime.tracing import findings
-from graphspec.runtime.trees import UnknownTypeError, flatten
-from graphspec.runtime.write_back import StaleViews, apart
+from graphspec.runtime.values.trees import UnknownTypeError, flatten
 
 
 class Values:

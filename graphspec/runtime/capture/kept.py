@@ -1,0 +1,81 @@
+"""Tensors that a first call made out of its inputs and kept: ``if self.mask is None: self.mask = x > 0``.
+
+What warm-up creates stays, so that lazy tables and caches are captured as they will be used. A tensor computed from
+the *values* of an input must not: eager would have made it from the caller's first input, not from warm-up's.
+A cache that starts empty and that every call writes in place is no such tensor: it is put back to its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from graphspec.errors import Diagnostic
+from graphspec.runtime.capture.recording import Call, Recording, refs_in, written_refs
+from graphspec.runtime.capture.source import Site
+from graphspec.runtime.holdings.storages import weak
+
+_SHAPE_ONLY = ("new_", "empty", "zeros", "ones", "full", "rand")
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """``ref`` keeps the storage's identity unique. ``written_only``: born without input values, written with some."""
+
+    ref: Any
+    site: Site
+    written_only: bool
+
+
+class KeptInputs:
+    """The storages that the first calls of regions made from input values."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, _Kept] = {}
+
+    def note(self, recording: Recording, inputs: Iterable[torch.Tensor]) -> None:
+        """A first call of a region, recorded, on ``inputs``."""
+        given = {tensor.untyped_storage()._cdata for tensor in inputs}
+        made, written = _dependent(recording, given)
+        for index, site in {**written, **made}.items():
+            storage = recording.alive(index)
+            if storage is not None and recording.is_born(index):
+                self._kept[storage._cdata] = _Kept(weak(storage), site, index not in made)
+
+    def findings(self, region: str, recording: Recording) -> Iterator[Diagnostic]:
+        """What ``region`` reads of them in a later call."""
+        for index, outside in recording.outside.items():
+            kept = self._kept.get(outside.storage._cdata)
+            if kept is None or (kept.written_only and index in recording.written):
+                continue
+            message = (
+                f"region '{region}' reads a tensor {list(outside.tensor.shape)} that its first call made from an input "
+                f"and kept, at {kept.site}: warm-up's input is not the caller's first one"
+            )
+            hint = "compute it in every call, or make it in __init__ from what does not depend on inputs"
+            yield Diagnostic("GS720", message, file=kept.site.file, line=kept.site.line, hint=hint)
+
+
+def _dependent(recording: Recording, given: Collection[int]) -> tuple[dict[int, Site], dict[int, Site]]:
+    """Storages computed from input values, and storages only written with such values; with the line."""
+    made = {index: _NONE for index, outside in recording.outside.items() if outside.storage._cdata in given}
+    written: dict[int, Site] = {}
+    for call in recording.calls:
+        targets = {ref.storage for ref in written_refs(call)}
+        if not _reads(call, made.keys() | written.keys()):
+            continue
+        for index in targets - made.keys():
+            written.setdefault(index, call.site)
+        if not call.op._opname.startswith(_SHAPE_ONLY):
+            made.update((index, call.site) for index in call.born)
+    return {index: site for index, site in made.items() if site is not _NONE}, written
+
+
+def _reads(call: Call, indices: Collection[int]) -> bool:
+    return any(ref.storage in indices for part in (*call.args, *call.kwargs.values()) for ref in refs_in(part))
+
+
+_NONE = Site("", 0, "")

@@ -1,0 +1,254 @@
+"""One run of a region as data: the dispatcher calls it made, on the exact tensors.
+
+A `Recorder` is a dispatch mode. It runs every call and writes it down with each tensor as a `Ref`: which storage,
+and where in it. Storages are numbered in order of appearance; the ones that an operator made are *born*, all others
+are *outside* (parameters, static buffers, results of other regions) and are kept alive by the recording.
+
+Aliasing is judged by the real storage and never by the schema: several operators that are no views return one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses import FakeTensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from graphspec.errors import CaptureError
+from graphspec.runtime.capture.source import ModuleNames, Site, site
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A strided tensor as a place in a storage. ``offset``, ``size`` and ``stride`` count elements."""
+
+    storage: int
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    conj: bool = False
+    neg: bool = False
+
+    @property
+    def extent(self) -> int:
+        """Bytes of the storage, from its start, that this tensor can touch."""
+        if 0 in self.size:
+            return 0
+        last = self.offset + sum((n - 1) * step for n, step in zip(self.size, self.stride, strict=True))
+        return (last + 1) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One dispatcher call. ``args`` and ``kwargs`` are as given, with a `Ref` for each tensor.
+
+    ``outputs`` are the returned values in schema order (a returned list is a tuple of refs; None for what is no
+    tensor). ``born`` are the storages this call made, ``modules`` the dotted names of the modules being called.
+    """
+
+    op: OpOverload
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    outputs: tuple[Any, ...]
+    born: tuple[int, ...]
+    site: Site
+    modules: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The dispatcher name, with its overload unless that is the default one."""
+        name = str(self.op.name())
+        return name.removesuffix(".default")
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes into a tensor it was given."""
+        return any(True for _ in written_refs(self))
+
+    def arguments(self) -> dict[str, Any]:
+        """Every argument by its schema name, defaults filled in."""
+        bound: dict[str, Any] = {}
+        for position, argument in enumerate(self.op._schema.arguments):
+            if position < len(self.args):
+                bound[argument.name] = self.args[position]
+            elif argument.name in self.kwargs:
+                bound[argument.name] = self.kwargs[argument.name]
+            else:
+                bound[argument.name] = argument.default_value
+        return bound
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """A storage the region did not make: kept alive, with the tensor through which it was first seen."""
+
+    storage: torch.UntypedStorage
+    tensor: torch.Tensor
+
+
+@dataclass
+class Recording:
+    """What a `Recorder` saw. ``bytes`` has the size of every storage; ``outside`` those the region did not make.
+
+    ``written`` are the storages some call wrote, ``literals`` those of ``torch.tensor(NUMBER)`` in the source.
+    """
+
+    calls: list[Call] = field(default_factory=list)
+    bytes: list[int] = field(default_factory=list)
+    outside: dict[int, Outside] = field(default_factory=dict)
+    written: set[int] = field(default_factory=set)
+    literals: set[int] = field(default_factory=set)
+    _keys: dict[int, int] = field(default_factory=dict)
+    _alive: list[StorageWeakRef] = field(default_factory=list)
+
+    def ref(self, tensor: torch.Tensor) -> Ref:
+        """Where a tensor lies. One that no recorded call made, or that was not seen before, is outside."""
+        storage = tensor.untyped_storage()
+        index = self._index(storage, tensor)
+        return Ref(
+            index,
+            tensor.dtype,
+            tuple(tensor.size()),
+            tuple(tensor.stride()),
+            int(tensor.storage_offset()),
+            tensor.is_conj(),
+            tensor.is_neg(),
+        )
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether the storage of a tensor has been seen."""
+        return tensor.untyped_storage()._cdata in self._keys
+
+    def is_born(self, index: int) -> bool:
+        """Whether a recorded call made this storage."""
+        return index not in self.outside
+
+    def written_outside(self) -> list[torch.Tensor]:
+        """The tensors from outside that some call wrote."""
+        return [self.outside[index].tensor for index in sorted(self.written & self.outside.keys())]
+
+    def alive(self, index: int) -> torch.UntypedStorage | None:
+        """A storage, while something outside of the recording still holds it. Not after `release`."""
+        found: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(self._alive[index].cdata)
+        return found
+
+    def release(self) -> None:
+        """Forget the identity of born storages, so that their memory can go. Refs stay valid."""
+        self._keys.clear()
+        self._alive.clear()
+
+    def _index(self, storage: torch.UntypedStorage, tensor: torch.Tensor | None) -> int:
+        # A weak reference keeps the address of the storage from being used again, so the key stays unique
+        # although nothing here keeps born memory alive.
+        key = storage._cdata
+        index = self._keys.get(key)
+        if index is None:
+            index = len(self.bytes)
+            self._keys[key] = index
+            self._alive.append(StorageWeakRef(storage))
+            self.bytes.append(storage.nbytes())
+            if tensor is not None:
+                self.outside[index] = Outside(storage, tensor)
+        else:
+            self.bytes[index] = max(self.bytes[index], storage.nbytes())
+        return index
+
+
+class Recorder(TorchDispatchMode):
+    """Runs the calls of one region and writes each of them into ``recording``.
+
+    With ``names`` every call also carries the modules it was made in.
+    """
+
+    def __init__(self, region: str, names: ModuleNames | None = None) -> None:
+        super().__init__()
+        self.region = region
+        self._names = names
+        self.recording = Recording()
+        self.failed: tuple[str, Site, Exception] | None = None
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        where = site()
+        modules = self._names.inside() if self._names is not None else ()
+        recording = self.recording
+        noted_args = tuple(self._note(value, func, where) for value in args)
+        noted_kwargs = {key: self._note(value, func, where) for key, value in kwargs.items()}
+        try:
+            result = func(*args, **kwargs)
+        except Exception as error:
+            self.failed = (str(func.name()), where, error)
+            raise
+        if func._schema.is_mutable and torch.Tag.inplace_view not in func.tags:
+            # `out=` of another size was resized to the result, and a replay must find it so.
+            noted_args = tuple(self._note(value, func, where) for value in args)
+            noted_kwargs = {key: self._note(value, func, where) for key, value in kwargs.items()}
+        before = len(recording.bytes)
+        returned = result if isinstance(result, tuple) else (result,)
+        outputs = tuple(self._note(value, func, where, born=True) for value in returned)
+        born = tuple(range(before, len(recording.bytes)))
+        recording.calls.append(Call(func, noted_args, noted_kwargs, outputs, born, where, modules))
+        if func is torch.ops.aten.lift_fresh.default:
+            recording.literals.update(ref.storage for ref in refs_in(noted_args))
+        recording.written.update(ref.storage for ref in written_refs(recording.calls[-1]))
+        return result
+
+    def _note(self, value: Any, func: OpOverload, where: Site, *, born: bool = False) -> Any:
+        if isinstance(value, torch.Tensor):
+            wrapped = hasattr(type(value), "__tensor_flatten__") and not isinstance(value, FakeTensor)
+            if wrapped or value.layout is not torch.strided or value.is_quantized:
+                kind = type(value).__name__ if wrapped else f"{value.layout} tensor"
+                message = f"region '{self.region}': {func.name()} works on a {kind}, at {where}"
+                raise CaptureError(message, hint="only dense strided tensors can be captured; mark the region eager")
+            if born:
+                self.recording._index(value.untyped_storage(), None)
+            return self.recording.ref(value)
+        if isinstance(value, (list, tuple)):
+            return tuple(self._note(item, func, where, born=born) for item in value)
+        return None if born else value
+
+
+def refs_in(value: Any) -> Iterator[Ref]:
+    """Every `Ref` inside a recorded argument or output."""
+    if isinstance(value, Ref):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from refs_in(item)
+
+
+def written_refs(call: Call) -> Iterator[Ref]:
+    """The tensors a call writes, by its schema, and the running statistics that batch norm writes unsaid."""
+    if torch.Tag.inplace_view in call.op.tags:  # changes how a tensor looks at its memory, not the memory
+        return
+    for position, argument in enumerate(call.op._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        yield from refs_in(call.args[position] if position < len(call.args) else call.kwargs.get(argument.name))
+    if call.op.name().startswith("aten::native_batch_norm"):
+        bound = call.arguments()
+        if bound.get("training"):
+            yield from refs_in((bound["running_mean"], bound["running_var"]))
+
+
+def touched_refs(call: Call) -> Iterator[Ref]:
+    """Every tensor a call reads, writes or returns."""
+    for part in (*call.args, *call.kwargs.values(), *call.outputs):
+        yield from refs_in(part)
+
+
+def map_parts(value: Any, change: Callable[[Ref], Any]) -> Any:
+    """A recorded argument with every `Ref` replaced by ``change`` of it; tuples become lists."""
+    if isinstance(value, Ref):
+        return change(value)
+    return [map_parts(item, change) for item in value] if isinstance(value, tuple) else value

@@ -1,0 +1,245 @@
+"""Which recorded operator arguments a region's `updates` pick, and how a param becomes each of them."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+
+from graphspec import spec as language
+from graphspec.backends.base import Backend, Slot
+from graphspec.errors import Diagnostic, HazardError
+from graphspec.runtime.capture.recording import Call, Recording, Ref, map_parts
+
+
+@dataclass(frozen=True)
+class Binding:
+    """One update slot and the param that feeds it. ``occurrence`` picks an item of the param's first axis."""
+
+    slot: Slot
+    param: str
+    occurrence: int | None
+    recorded: Any
+    kind: str
+
+    def convert(self, value: Any) -> Any:
+        """The argument for a value of the param: a number, a list, or a tensor, as the operator takes it."""
+        if self.occurrence is not None:
+            value = value[self.occurrence]
+        if isinstance(self.recorded, Ref):
+            return torch.as_tensor(value, dtype=self.recorded.dtype).reshape(self.recorded.size)
+        if isinstance(self.recorded, tuple):
+            return list(value) if isinstance(value, (list, tuple)) else [value]
+        while isinstance(value, (list, tuple)) and len(value) == 1:
+            value = value[0]
+        return float(value) if self.kind == "float" and isinstance(value, int) else value
+
+
+def bind_updates(
+    region: language.Region,
+    recording: Recording,
+    values: Mapping[str, Any],
+    alternatives: Mapping[str, Any],
+    backend: Backend | None = None,
+) -> list[Binding]:
+    """The slots of every update of ``region``, with the values they are captured with.
+
+    ``alternatives`` has another value in the range of each param, to see that an update changes no shape.
+    ``backend`` says which arguments it can update; without one any can be.
+    Raises HazardError: an operator that was not called, an argument it does not take, a value that does not fit.
+    """
+    can_update = backend.can_update if backend is not None else lambda _op, _arg: True
+    found: list[Binding] = []
+    for update in refreshed(region, can_update):
+        calls = occurrences(region, update, recording)
+        if update.each == "occurrence" and len(values[update.param]) != len(calls):
+            _refuse(
+                region,
+                f"'{update.param}' has {len(values[update.param])} items along its first axis for {len(calls)} "
+                f"occurrences of {update.op}",
+                "give the param one item for each occurrence, or pick occurrences with `at`",
+            )
+        for number, index in enumerate(calls):
+            if backend is not None:
+                _refuse_unsupported(region, update, recording, index, backend)
+            occurrence = number if update.each == "occurrence" else None
+            binding = _binding(region, update, recording, index, occurrence, values[update.param])
+            _refuse_new_shapes(region, update, recording.calls[index], binding, alternatives[update.param])
+            found.append(binding)
+    return found
+
+
+def update_findings(
+    region: language.Region,
+    recording: Recording,
+    values: Mapping[str, Any],
+    alternatives: Mapping[str, Any],
+    backend: Backend,
+) -> list[Diagnostic]:
+    """What `bind_updates` would refuse, to be reported together with what else a dry run shows."""
+    try:
+        bind_updates(region, recording, values, alternatives, backend)
+    except HazardError as error:
+        return list(error.diagnostics)
+    return []
+
+
+#: Whether a device can update an argument of an operator, by their names.
+CanUpdate = Callable[[str, str], bool]
+
+
+def refreshed(region: language.Region, can_update: CanUpdate) -> tuple[language.Update, ...]:
+    """The updates that write an argument; the others keep a graph for each value of their param."""
+    return tuple(update for update in region.updates if not _specializes(update, can_update))
+
+
+def specialized(spec: language.Spec, can_update: CanUpdate) -> frozenset[str]:
+    """The params that have graphs of their own for each value."""
+    declared = {name for name, param in spec.params.items() if param.specialize}
+    updates = (update for region in spec.regions.values() for update in region.updates)
+    return frozenset(declared.union(update.param for update in updates if _specializes(update, can_update)))
+
+
+def _specializes(update: language.Update, can_update: CanUpdate) -> bool:
+    """`strategy: specialize` is for devices that cannot update the argument; where they can, they do."""
+    return update.strategy == "specialize" and not can_update(update.op, update.arg)
+
+
+def _refuse_unsupported(
+    region: language.Region, update: language.Update, recording: Recording, index: int, backend: Backend
+) -> None:
+    call = recording.calls[index]
+    accepted = backend.updatable(call)
+    if accepted is None or update.arg in accepted:
+        return
+    if accepted:
+        close = difflib.get_close_matches(update.arg, accepted, 1)
+        mean = f" Did you mean {close[0]}?" if close else ""
+        takes = f"this device updates {', '.join(accepted)} of it.{mean}"
+        _refuse(region, f"'{update.arg}' of {call.name} cannot be updated, at {call.site}", takes)
+    others = {other.name: backend.updatable(other) for other in recording.calls}
+    can = "; ".join(f"{', '.join(taken)} of {name}" for name, taken in others.items() if taken)
+    here = f"here this device updates {can}. " if can else ""
+    _refuse(
+        region,
+        f"{call.name} has no argument that this device can update, at {call.site}",
+        f"{here}Keep the value in a device tensor (a buffer with `from:`), or write `strategy: specialize`",
+    )
+
+
+def occurrences(region: language.Region, update: language.Update, recording: Recording) -> list[int]:
+    """The calls an update picks, in capture order. Raises HazardError: there are none, or not so many."""
+    named = [i for i, call in enumerate(recording.calls) if _is(call, update.op)]
+    if not named:
+        called = sorted({call.name for call in recording.calls})
+        close = difflib.get_close_matches(update.op, called, 3)
+        have = ", ".join(close or called[:12]) or "nothing"
+        _refuse(region, f"it never calls {update.op}, which an update names", f"operators it calls: {have}")
+    if update.within is not None:
+        inside = [i for i in named if any(fnmatch.fnmatchcase(m, update.within) for m in recording.calls[i].modules)]
+        if not inside:
+            where = sorted({module for i in named for module in recording.calls[i].modules[-1:]})
+            have = ", ".join(where) or "no module"
+            _refuse(region, f"{update.op} is never called within {update.within}", f"it is called within {have}")
+        named = inside
+    if update.at is None:
+        return named
+    if max(update.at) >= len(named):
+        _refuse(
+            region,
+            f"{update.op} is called {len(named)} times, and an update picks occurrence {max(update.at)}",
+            f"occurrences count from 0 to {len(named) - 1}, in capture order",
+        )
+    return [named[position] for position in update.at]
+
+
+def _binding(  # noqa: PLR0913 - one slot is all of these
+    region: language.Region,
+    update: language.Update,
+    recording: Recording,
+    index: int,
+    occurrence: int | None,
+    value: Any,
+) -> Binding:
+    call = recording.calls[index]
+    arguments = call.op._schema.arguments
+    names = [argument.name for argument in arguments]
+    if update.arg not in names:
+        close = difflib.get_close_matches(update.arg, names, 1)
+        mean = f" Did you mean {close[0]}?" if close else ""
+        _refuse(region, f"{call.name} has no argument '{update.arg}'", f"it takes {', '.join(names)}.{mean}")
+    position = names.index(update.arg)
+    recorded = call.arguments()[update.arg]
+    kind = str(arguments[position].type)
+    if recorded is None:
+        given = ", ".join(name for name, item in call.arguments().items() if item is not None)
+        _refuse(
+            region,
+            f"{call.name} was captured without '{update.arg}', so there is nothing to update, at {call.site}",
+            f"pass it in the model; captured with: {given}",
+        )
+    if not call.born and not any(True for _ in _writes(call)):
+        _refuse(region, f"{call.name} is a view: its '{update.arg}' is part of an address", "update another operator")
+    binding = Binding(Slot(index, position, None), update.param, occurrence, recorded, kind)
+    try:
+        first = binding.convert(value)
+    except (IndexError, TypeError, RuntimeError, ValueError) as error:
+        fix = "give the param the shape that the argument has, or pick other calls with `at`"
+        _refuse(region, f"the value of '{update.param}' does not fit {call.name} '{update.arg}': {error}", fix)
+    if kind in {"int", "List[int]", "Optional[int]"} and isinstance(first, float):
+        wrong = f"'{update.param}' is a float, and {call.name} takes an int as '{update.arg}'"
+        _refuse(region, wrong, "declare the param `type: int`")
+    return Binding(Slot(index, position, first), update.param, occurrence, recorded, kind)
+
+
+def _refuse_new_shapes(
+    region: language.Region, update: language.Update, call: Call, binding: Binding, other: Any
+) -> None:
+    """An argument that changes the shape of a result cannot be updated: addresses are laid out for one shape."""
+    if isinstance(binding.recorded, Ref):
+        return
+    before = result_shapes(call, binding.slot.position, binding.slot.value)
+    after = result_shapes(call, binding.slot.position, binding.convert(other))
+    if before is not None and after is not None and before != after:
+        _refuse(
+            region,
+            f"'{update.arg}' of {call.name} decides the shape of its result, at {call.site}",
+            "make the size a bucketed dim, or the param `specialize: true`",
+        )
+
+
+def result_shapes(call: Call, position: int, value: Any) -> list[Any] | None:
+    """The result shapes of a recorded call with one argument replaced; None where it has no meta kernel."""
+    args = list(call.arguments().values())
+    args[position] = value
+    schema = call.op._schema.arguments
+    made = [map_parts(item, _meta) for item in args]
+    positional = [item for item, argument in zip(made, schema, strict=True) if not argument.kwarg_only]
+    keyword = {argument.name: item for item, argument in zip(made, schema, strict=True) if argument.kwarg_only}
+    try:
+        result = call.op(*positional, **keyword)
+    except Exception:  # noqa: BLE001 - operators without a meta kernel fail in many ways; then nothing can be said
+        return None
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    return [tuple(item.shape) if isinstance(item, torch.Tensor) else None for item in results]
+
+
+def _meta(ref: Ref) -> torch.Tensor:
+    return torch.empty_strided(ref.size, ref.stride, dtype=ref.dtype, device="meta")
+
+
+def _is(call: Call, op: str) -> bool:
+    name = str(call.op.name())
+    return op in {name, name.partition(".")[0], call.name}
+
+
+def _writes(call: Call) -> Sequence[Any]:
+    return [a for a in call.op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+
+
+def _refuse(region: language.Region, message: str, hint: str) -> NoReturn:
+    raise HazardError([Diagnostic("GS510", f"region '{region.name}': {message}", hint=hint)])

@@ -1,0 +1,255 @@
+"""What operators write: the bytes of every storage before its first declared write, to be put back.
+
+Invariants:
+- Before an operator runs, each storage its schema marks written is cloned, whole and once; also the running statistics
+  of batch norms, whose schemas do not mark them. An operator without a schema is taken to write all its tensors.
+- A storage born inside goes back to its creation value: its content before the first write, or, born uninitialised,
+  before the first write after its first read.
+- Storages that existed before and were read are compared by checksum (`unexplained`): a custom operator whose schema
+  lies, a write through shared memory or by another thread is found, though it cannot be undone.
+- Storages are known by weak references, which also keep an address from being reused; clones of dead ones are dropped.
+- Own work runs with every mode off, so nothing of it is seen or recorded. Fake and meta tensors have no content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from graphspec.runtime.holdings.storages import (
+    bytes_of,
+    checksum,
+    key_of,
+    mixed_weights,
+    quiet,
+    storage_of,
+    tensors_in,
+    weak,
+)
+
+__all__ = ["Contents", "quiet"]
+
+_Argument = tuple[int, str]
+
+_UNMARKED = ("running_mean", "running_var")
+_UNINITIALISED = ("empty", "new_empty", "_empty")
+_SWEEP_BYTES = 64 << 20
+_SWEEP_COUNT = 1024
+
+
+@dataclass
+class _Record:
+    """One storage. ``raw``: born uninitialised and not read yet. ``clone``: the bytes to put back when ``dirty``."""
+
+    ref: StorageWeakRef
+    tensor: str
+    born: bool = False
+    raw: bool = False
+    kept: bool = False
+    dirty: bool = False
+    clone: torch.Tensor | None = None
+    checksum: int | None = None
+
+    def storage(self) -> torch.UntypedStorage | None:
+        """The storage, if it still lives."""
+        found: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(self.ref.cdata)
+        return found
+
+
+@dataclass(frozen=True)
+class _Effect:
+    """What an operator does by its schema, arguments as (position, name). ``written`` None: there is no schema.
+
+    ``statistics`` are written without a mark, when the argument ``training`` says so.
+    """
+
+    written: tuple[_Argument, ...] | None
+    view: bool = False
+    uninitialised: bool = False
+    statistics: tuple[_Argument, ...] = ()
+    training: _Argument | None = None
+
+
+class Contents(TorchDispatchMode):
+    """The dispatch mode that watches writes. ``describe`` names a tensor of the user's, or gives None."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, describe: Callable[[torch.Tensor], str | None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._describe = describe
+        self._records: dict[int, _Record] = {}
+        self._effects: dict[Any, _Effect] = {}
+        self._weights: dict[torch.device, torch.Tensor] = {}
+        self._cloned_since_sweep = 0
+        self._sweep_at = _SWEEP_COUNT
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        effect = self._effects.get(func)
+        if effect is None:
+            effect = self._effects[func] = _effect_of(func)
+        with torch._C.DisableTorchFunction():
+            self._before(func, effect, args, kwargs)
+        result = func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            for tensor in tensors_in(result):
+                self._born(tensor, raw=effect.uninitialised)
+        return result
+
+    def keep(self, value: Any) -> None:
+        """Leave the storages of these tensors as they are at the end: results handed to the caller."""
+        for tensor in tensors_in(value):
+            record = self._record(tensor, "")
+            if record is not None and record.born:
+                record.kept = True
+
+    def save(self, tensors: Iterable[torch.Tensor], why: str) -> None:
+        """Clone these tensors' storages now, as if an operator were about to write them."""
+        for outer in tensors:
+            for tensor in tensors_in(outer):
+                record = self._record(tensor, why)
+                if record is not None:
+                    self._write(record)
+
+    def written(self) -> tuple[str, ...]:
+        """Names of the storages from before the session that were written since the last `restore`."""
+        return tuple(record.tensor for record in self._records.values() if record.dirty and not record.born)
+
+    def restore(self) -> None:
+        """Put every written storage back; the clones stay for the next time."""
+        with quiet(), self._other_streams_done():
+            for record in self._records.values():
+                storage = record.storage() if record.dirty and not record.kept else None
+                if storage is not None and record.clone is not None:
+                    if storage.nbytes() != record.clone.numel():
+                        storage.resize_(record.clone.numel())
+                    bytes_of(storage).copy_(record.clone)
+                record.dirty = False
+        self._sweep()
+
+    def unexplained(self) -> list[str]:
+        """Storages that were read and whose content changed though no schema said so. After `restore`."""
+        with quiet(), self._other_streams_done():
+            return [record.tensor for record in self._records.values() if self._lied(record)]
+
+    @contextmanager
+    def _other_streams_done(self) -> Iterator[None]:
+        """Regions run on streams of their own: wait for them before, and let them wait for us after."""
+        on_device = any(clone.device.type != "cpu" for clone in self._clones()) or any(
+            device.type != "cpu" for device in self._weights
+        )
+        if on_device:
+            torch.accelerator.synchronize()
+        yield
+        if on_device:
+            torch.accelerator.synchronize()
+
+    def _clones(self) -> Iterator[torch.Tensor]:
+        return (record.clone for record in self._records.values() if record.clone is not None)
+
+    def _lied(self, record: _Record) -> bool:
+        storage = record.storage() if record.checksum is not None else None
+        if storage is None:
+            return False
+        content = record.clone if record.clone is not None else bytes_of(storage)
+        return self._checksum(content) != record.checksum
+
+    def _before(self, func: Any, effect: _Effect, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if effect.written is None:
+            self.save(tensors_in((args, kwargs)), str(func))
+            return
+        written = [_argument(place, args, kwargs) for place in effect.written]
+        if effect.statistics and (effect.training is None or _argument(effect.training, args, kwargs)):
+            written += [_argument(place, args, kwargs) for place in effect.statistics]
+        outputs = list(tensors_in(written))
+        targets = {id(tensor) for tensor in outputs}
+        for tensor in tensors_in((args, kwargs)):
+            if id(tensor) not in targets:
+                record = self._record(tensor, str(func))
+                if record is not None and not effect.view:
+                    self._read(record)
+        self.save(outputs, str(func))
+
+    def _record(self, tensor: torch.Tensor, why: str) -> _Record | None:
+        """The record of a tensor's storage; a new one counts as older than the session. None: there is no content."""
+        storage = storage_of(tensor)
+        if storage is None or storage.device.type == "meta" or storage.nbytes() == 0:
+            return None
+        record = self._records.get(key_of(storage))
+        if record is None:
+            name = self._describe(tensor) or f"a {tensor.dtype} tensor of shape {tuple(tensor.shape)} used by {why}"
+            record = self._records[key_of(storage)] = _Record(weak(storage), name)
+        return record
+
+    def _born(self, tensor: torch.Tensor, *, raw: bool) -> None:
+        storage = storage_of(tensor)
+        if storage is None or storage.device.type == "meta" or key_of(storage) in self._records:
+            return
+        if len(self._records) >= self._sweep_at:
+            self._sweep()
+        self._records[key_of(storage)] = _Record(weak(storage), "", born=True, raw=raw)
+
+    def _read(self, record: _Record) -> None:
+        record.raw = False
+        if not record.born and record.checksum is None and record.clone is None:
+            storage = record.storage()
+            if storage is not None:
+                with quiet():
+                    record.checksum = self._checksum(bytes_of(storage))
+
+    def _write(self, record: _Record) -> None:
+        if record.raw:
+            return
+        record.dirty = True
+        storage = record.storage() if record.clone is None else None
+        if storage is None:
+            return
+        with quiet():
+            record.clone = bytes_of(storage).clone()
+        if record.born:
+            self._cloned_since_sweep += record.clone.numel()
+            if self._cloned_since_sweep > _SWEEP_BYTES:
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """Forget dead storages and their clones."""
+        self._records = {key: record for key, record in self._records.items() if record.storage() is not None}
+        self._sweep_at = 2 * len(self._records) + _SWEEP_COUNT
+        self._cloned_since_sweep = 0
+
+    def _checksum(self, content: torch.Tensor) -> int:
+        weights = self._weights.get(content.device)
+        if weights is None:
+            weights = self._weights[content.device] = mixed_weights(content.device)
+        return checksum(content, weights)
+
+
+def _argument(place: _Argument, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    position, name = place
+    return args[position] if position < len(args) else kwargs.get(name)
+
+
+def _effect_of(func: Any) -> _Effect:
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return _Effect(None)
+    arguments = [((place, argument.name), argument) for place, argument in enumerate(schema.arguments)]
+    marked = tuple(place for place, it in arguments if it.alias_info is not None and it.alias_info.is_write)
+    name = schema.name.partition("::")[2]
+    unmarked = tuple(place for place, it in arguments if it.name in _UNMARKED and "backward" not in name)
+    return _Effect(
+        marked,
+        view=any(out.alias_info is not None and not out.alias_info.is_write for out in schema.returns),
+        uninitialised=name.startswith(_UNINITIALISED),
+        statistics=tuple(place for place in unmarked if place not in marked),
+        training=next((place for place, _ in arguments if place[1] in ("training", "train")), None),
+    )

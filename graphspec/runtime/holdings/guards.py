@@ -1,0 +1,224 @@
+"""Address checks at replay: what a graph reads from outside is still where its capture found it.
+
+A graph holds addresses, not variables. A `Guard` holds, flattened into parallel lists when it is made, every slot the
+graph's outside tensors were found in, every slot on the way there from the model, and the training flags. A check
+compares identities, then addresses, then shapes, strides and dtypes; it never walks the model, and it is always on.
+
+Invariants:
+- The fast comparison may only err towards "something moved"; what it rejects is examined slot by slot, which decides.
+- Values written in place (``copy_``, ``load_state_dict``) always pass.
+- A tensor held by several slots (tied weights) must still be in all of them.
+- The slots' owners and the tensors are held strongly, so an address cannot be reused unnoticed.
+
+Cost (benchmarks/guards.py): linear; one dict look-up and one identity a slot, one ``data_ptr`` and one C++ comparison
+of shape, strides and dtype a tensor. That comparison is torch._dynamo's own and private, hence proven when a guard is
+made and replaced by Python's where it is missing or fails the proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import nn
+
+from graphspec.errors import GuardError
+from graphspec.runtime.holdings.identities import Identities
+from graphspec.runtime.holdings.slots import MISSING, Slot
+from graphspec.runtime.holdings.storages import Layout, layout_of, quiet
+
+__all__ = ["Guard", "aliases"]
+
+_pointer = torch._C.TensorBase.data_ptr  # unbound: no look-up for each tensor
+_training = itemgetter("training")
+
+
+def aliases(tensor: torch.Tensor) -> torch.Tensor:
+    """A detached tensor on the same memory: what a replay reads and writes.
+
+    ``tensor.data = other`` gives ``tensor`` another memory and leaves the alias on this one; in-place writes show in
+    both.
+    """
+    with quiet():
+        return tensor.detach()
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One outside tensor: its slots, and its layout at the capture."""
+
+    slots: tuple[Slot, ...]
+    tensor: torch.Tensor
+    layout: tuple[Any, ...]
+
+
+class Guard:
+    """The check of one graph.
+
+    ``entries`` are (slots, tensor) for every outside tensor, ``modules`` (name, module) whose training flag was used,
+    ``subject`` says who reads them, for the message: ``region 'decode'``.
+    """
+
+    def __init__(
+        self,
+        entries: Iterable[tuple[Sequence[Slot], torch.Tensor]],
+        modules: Iterable[tuple[str, nn.Module]] = (),
+        *,
+        subject: str = "this graph",
+    ) -> None:
+        self._subject = subject
+        with quiet():
+            self._entries = [_Entry(tuple(slots), tensor, layout_of(tensor)) for slots, tensor in entries]
+            plain = [entry.tensor for entry in self._entries if _is_plain(entry.tensor)]
+            self._others = [entry for entry in self._entries if not _is_plain(entry.tensor)]
+            self._tensors = tuple(plain)
+            self._pointers = [tensor.data_ptr() for tensor in plain]
+            self._same_layout = _layout_check(self._tensors)
+        self._modules = tuple(modules)
+        self._flag_owners = [vars(module) for _, module in self._modules]
+        self._flags = [module.training for _, module in self._modules]
+        self._paths = _paths(slot for entry in self._entries for slot in entry.slots)
+        self._identities = Identities()
+        for entry in self._entries:
+            for slot in entry.slots:
+                self._identities.expect(slot, entry.tensor)
+        for slot, owner in self._paths:
+            self._identities.expect(slot, owner)
+
+    def check(self) -> None:
+        """Pass, or raise `GuardError` with the name of everything that moved, was replaced or was switched."""
+        if self._holds():
+            return
+        with quiet():
+            findings = list(dict.fromkeys(self._examine_tensors()))
+            switched = list(self._examine_modes())
+        parts = [f"reads what moved since capture: {'; '.join(findings)}"] if findings else []
+        parts += [f"was captured in another mode: {'; '.join(switched)}"] if switched else []
+        if parts:
+            hint = "call runner.recapture(), or put back what was there"
+            raise GuardError(f"{self._subject} {' and '.join(parts)}", hint=hint)
+
+    def _holds(self) -> bool:
+        try:
+            return (
+                self._identities.hold()
+                and list(map(_pointer, self._tensors)) == self._pointers
+                and self._same_layout()
+                and list(map(_training, self._flag_owners)) == self._flags
+                and (not self._others or self._others_hold())
+            )
+        except Exception:  # noqa: BLE001 # a vanished place raises what its kind raises; the examination names it
+            return False
+
+    def _others_hold(self) -> bool:
+        return all(layout_of(entry.tensor) == entry.layout for entry in self._others)
+
+    def _examine_tensors(self) -> Iterator[str]:
+        """Every tensor that is elsewhere, slot by slot."""
+        broken = {id(slot): slot for slot, owner in self._paths if slot.get() is not owner}
+        for entry in self._entries:
+            held = False
+            for slot in entry.slots:
+                reason = _reason(slot, entry.tensor, broken)
+                held = held or reason is None
+                if reason is not None:
+                    yield f"{slot.name} {reason}"
+            moved = _difference(entry.layout, layout_of(entry.tensor))
+            if moved is not None and (held or not entry.slots):
+                yield f"{' and '.join(slot.name for slot in entry.slots) or 'a tensor with no name'}: {moved}"
+
+    def _examine_modes(self) -> Iterator[str]:
+        for (name, module), before in zip(self._modules, self._flags, strict=True):
+            if module.training != before:
+                yield f"{name} was switched from {_mode(before)} to {_mode(module.training)}"
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the tensor has one address, and a shape and strides that C++ can compare."""
+    if tensor.layout != torch.strided or hasattr(type(tensor), "__tensor_flatten__"):
+        return False
+    return isinstance(layout_of(tensor), Layout) and not tensor.is_quantized
+
+
+def _paths(slots: Iterable[Slot]) -> list[tuple[Slot, Any]]:
+    """Every slot on the way to these, with what it holds: rebinding one of them rebinds all that lies behind."""
+    paths = {id(above): (above, slot.owner) for slot in _above(slots) for above in slot.above}
+    # What already leads elsewhere at the capture was not the way there.
+    return [(above, owner) for above, owner in paths.values() if above.get() is owner]
+
+
+def _above(slots: Iterable[Slot]) -> Iterator[Slot]:
+    """These slots, then those that hold their owners, and so on up to the roots; each once."""
+    todo = list(slots)
+    seen = {id(slot) for slot in todo}
+    for slot in todo:  # grows while it is walked
+        yield slot
+        fresh = [above for above in slot.above if id(above) not in seen]
+        seen.update(map(id, fresh))
+        todo += fresh
+
+
+def _reason(slot: Slot, expected: Any, broken: Mapping[int, Slot]) -> str | None:
+    """Why the slot no longer leads to ``expected``; None if it does. ``broken`` are rebound slots on the way."""
+    found = slot.get()
+    if found is MISSING:
+        return "was deleted"
+    if found is not expected:
+        return "was rebound"
+    culprit = next((above for above in _above([slot]) if id(above) in broken), None)
+    return None if culprit is None else f"was rebound with {culprit.name}"
+
+
+def _difference(before: tuple[Any, ...], now: tuple[Any, ...]) -> str | None:
+    """What differs between two layouts of one tensor, most telling first; None if nothing does."""
+    if before == now:
+        return None
+    if isinstance(before, Layout) and isinstance(now, Layout):
+        for what in ("dtype", "shape", "strides"):
+            old, new = getattr(before, what), getattr(now, what)
+            if old != new:
+                return f"its {what} changed from {old} to {new}"
+    return "its memory moved"
+
+
+def _mode(training: bool) -> str:  # noqa: FBT001
+    return "train" if training else "eval"
+
+
+def _layout_check(tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
+    """A check that shapes, strides and dtypes are as now: in C++ if it proves itself, else and otherwise in Python."""
+    layouts = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors]
+
+    def in_python() -> bool:
+        return [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors] == layouts
+
+    native = _native_check(tensors)
+    if native is None:
+        return in_python
+    # The C++ check also compares dispatch keys, which autocast and inference mode change: no reason to refuse.
+    return lambda: native(*tensors) or in_python()
+
+
+def _native_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
+    """torch._dynamo's comparison of tensors in C++, if it tells apart what it must on examples."""
+    try:
+        from torch._C._dynamo.guards import TensorGuards
+
+        def checker(*inputs: torch.Tensor) -> Callable[..., bool]:
+            sizes, strides = [list(one.shape) for one in inputs], [list(one.stride()) for one in inputs]
+            make: Any = TensorGuards  # its stub knows only flat sizes
+            check: Callable[..., bool] = make(*inputs, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+            return check
+
+        square, row = torch.zeros(2, 2), torch.zeros(1, 2)
+        probe = checker(square, row)
+        accepts = probe(square, row)
+        wrong = (square.t(), square[:1], square.double(), square.expand(1, 2, 2), torch.zeros(2, 3)[:, :2])
+        if not accepts or any(probe(other, row) for other in wrong) or probe(square, row.expand(2, 2)):
+            return None
+        return checker(*tensors) if tensors else None
+    except Exception:  # noqa: BLE001 # private: whatever it raises, Python's comparison is there
+        return None

@@ -1,0 +1,307 @@
+"""Python state: what attributes, containers, closures and globals held, to be compared and put back.
+
+Invariants:
+- A snapshot is shallow and by identity; containers are put back in place, so whoever shares them sees it.
+- What the session created stays: new keys, and lazy initialisation (see `_Comparison`). What existed is put back.
+- A lazy initialisation that happens again in the next run was none: it is then reported and undone.
+- Values are compared by identity, plain numbers and text by type and value; putting back runs no ``__setattr__``.
+"""
+
+from __future__ import annotations
+
+import numbers
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import is_
+from types import MethodType
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from graphspec.runtime.holdings.parts import VALUE_TYPES
+from graphspec.runtime.holdings.reach import Reach
+from graphspec.runtime.holdings.slots import MISSING, Part
+
+ChangeKind = Literal["scalar", "tensor", "container", "object", "memory"]
+
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_READ_ONLY = (tuple, frozenset, MethodType, torch.Tensor)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One slot or container that a run changed. ``before`` or ``after`` is MISSING where there was nothing.
+
+    ``kind``: ``scalar`` numbers, text, None, flags; ``tensor`` a slot rebound to or from a tensor; ``container`` a
+    list, dict or set that was replaced or changed its members; ``memory`` a tensor whose own address, shape, strides
+    or dtype changed; ``object`` anything else.
+    """
+
+    name: str
+    kind: ChangeKind
+    before: Any
+    after: Any
+
+
+@dataclass
+class _Kept:
+    """A part and what it holds by right.
+
+    ``lazy`` maps keys initialised lazily to what they held at first; those of ``together`` were initialised under one
+    flag, and are undone together. ``unsteady`` keys turned out not to be lazy. ``exact``: nothing new may stay.
+    """
+
+    part: Part
+    content: dict[Any, Any]
+    exact: bool
+    label: Callable[[Any], str]
+    defaults: Mapping[str, Any]
+    lazy: dict[Any, Any] = field(default_factory=dict)
+    together: set[Any] = field(default_factory=set)
+    unsteady: set[Any] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """A part now against what was kept. ``target`` is what it should hold, ``created`` the names that stay.
+
+    Lazy initialisation is: None that became something; and where in one object something was created and a flag went
+    from False to True, everything that this object rebound in that run.
+    """
+
+    target: dict[Any, Any]
+    now: dict[Any, Any]
+    changes: tuple[Change, ...] = ()
+    created: tuple[str, ...] = ()
+    lazy: tuple[Any, ...] = ()
+    together: bool = False
+    again: frozenset[Any] = frozenset()
+
+
+class PythonState:
+    """The kept content of every mutable part of a `Reach`."""
+
+    def __init__(self, found: Reach) -> None:
+        self._kept: dict[tuple[Any, ...], _Kept] = {}
+        self.extend(found)
+
+    def extend(self, found: Reach) -> None:
+        """Keep the parts that are not known yet, as they are now."""
+        hooks = {id(value) for _, module in found.modules for key, value in vars(module).items() if "hooks" in key}
+        for part in found.parts:
+            if part.identity not in self._kept and not isinstance(part.owner, _READ_ONLY):
+                exact = id(part.owner) in hooks
+                self._kept[part.identity] = _Kept(part, part.read(), exact, found.label, _class_values(part))
+
+    def changes(self) -> tuple[tuple[Change, ...], tuple[str, ...]]:
+        """What differs now, and the names that were created. Changes nothing."""
+        return _report(_compare(kept) for kept in self._kept.values())
+
+    def restore(self) -> tuple[tuple[Change, ...], tuple[str, ...]]:
+        """Put back what existed, and take what was created as existing from now on."""
+        outcomes = []
+        for kept in self._kept.values():
+            outcome = _compare(kept)
+            if outcome.now is kept.content:
+                continue
+            outcomes.append(outcome)
+            _take_lazy(kept, outcome)
+            if not _identical(outcome.now, outcome.target):
+                _write(kept.part, outcome.now, outcome.target)
+            kept.content = outcome.target
+        return _report(outcomes)
+
+    def forget(self, names: Collection[str]) -> None:
+        """Take back what was created under these names: new keys go, lazy ones hold again what they held at first."""
+        for kept in self._kept.values():
+            now = kept.part.read()
+            gone = [key for key in now if key in kept.content and _slot_name(kept, key) in names]
+            if not gone:
+                continue
+            target = {key: kept.lazy.get(key, MISSING) if key in gone else value for key, value in now.items()}
+            target = {key: value for key, value in target.items() if value is not MISSING}
+            _write(kept.part, now, target)
+            kept.content = target
+
+
+def _report(outcomes: Iterable[_Comparison]) -> tuple[tuple[Change, ...], tuple[str, ...]]:
+    changes: list[Change] = []
+    created: list[str] = []
+    for outcome in outcomes:
+        changes.extend(outcome.changes)
+        created.extend(outcome.created)
+    return tuple(changes), tuple(created)
+
+
+def _untouched(part: Part, content: dict[Any, Any]) -> bool:
+    """Whether a dict or sequence holds the very objects it held, told without a copy: nearly every part does."""
+    mapping = part.mapping() if part.kind != "globals" else None
+    if mapping is not None:
+        same_keys = len(mapping) == len(content) and all(map(is_, mapping, content))
+        return same_keys and all(map(is_, mapping.values(), content.values()))
+    return part.kind == "sequence" and len(part.owner) == len(content) and all(map(is_, part.owner, content.values()))
+
+
+def _compare(kept: _Kept) -> _Comparison:
+    if _untouched(kept.part, kept.content):
+        return _Comparison(kept.content, kept.content)
+    now = kept.part.read()
+    if _identical(now, kept.content):
+        return _Comparison(kept.content, now)
+    if kept.part.kind in ("sequence", "set") and (
+        now.keys() != kept.content.keys() or isinstance(kept.part.owner, deque)
+    ):
+        change = Change(kept.part.name, "container", tuple(kept.content.values()), tuple(now.values()))
+        return _Comparison(kept.content, now, (change,))
+    return _compare_keys(kept, now)
+
+
+def _compare_keys(kept: _Kept, now: dict[Any, Any]) -> _Comparison:
+    before = kept.content
+    changed = [key for key in before if not same(before[key], now.get(key, MISSING))]
+    new = [key for key in now if key not in before]
+    shadows = [key for key in new if kept.exact or key in kept.defaults]
+    stays = [key for key in new if key not in shadows]
+    lazy, together = _lazy_keys(kept, now, changed, created=bool(stays))
+    again = frozenset(key for key in changed if key in kept.lazy)
+    if again & kept.together:
+        again |= kept.together
+    target = {key: now[key] if key in lazy else kept.lazy.get(key, before[key]) if key in again else before[key]
+              for key in before}  # fmt: skip
+    target.update((key, now[key]) for key in stays)
+    changes = [_change(kept, key, before[key], now.get(key, MISSING)) for key in changed if key not in lazy]
+    changes += [_change(kept, key, kept.defaults.get(key, MISSING), now[key]) for key in shadows]
+    created = tuple(_slot_name(kept, key) for key in (*stays, *lazy))
+    return _Comparison(target, now, tuple(changes), created, lazy, together, again)
+
+
+def _take_lazy(kept: _Kept, outcome: _Comparison) -> None:
+    for key in outcome.again:
+        del kept.lazy[key]
+    kept.together -= outcome.again
+    kept.unsteady |= outcome.again
+    kept.lazy.update((key, kept.content[key]) for key in outcome.lazy)
+    if outcome.together:
+        kept.together.update(outcome.lazy)
+
+
+def _lazy_keys(kept: _Kept, now: dict[Any, Any], changed: list[Any], *, created: bool) -> tuple[tuple[Any, ...], bool]:
+    """The changed keys that look like lazy initialisation, and whether one flag covers them all."""
+    if kept.exact or kept.part.kind in ("sequence", "set", "array"):
+        return (), False
+    candidates = [key for key in changed if key not in kept.unsteady and key not in kept.lazy and key in now]
+    opened = [key for key in candidates if kept.content[key] is None]
+    flipped = any(kept.content[key] is False and now[key] is True for key in candidates if key != "training")
+    initialised = kept.part.kind in ("attributes", "fields") and flipped and (created or opened)
+    return (tuple(key for key in candidates if key != "training"), True) if initialised else (tuple(opened), False)
+
+
+def _class_values(part: Part) -> Mapping[str, Any]:
+    """The class attributes that an instance attribute would shadow: ``count = 0`` in the class, ``self.count += 1``."""
+    if part.kind != "attributes" or isinstance(part.owner, type):
+        return {}
+    classes = [kind for kind in reversed(type(part.owner).__mro__) if kind not in (object, nn.Module)]
+    return {key: value for kind in classes for key, value in vars(kind).items() if not key.startswith("__")}
+
+
+def _change(kept: _Kept, key: Any, before: Any, after: Any) -> Change:
+    if isinstance(before, torch.Tensor) or isinstance(after, torch.Tensor):
+        kind: ChangeKind = "tensor"
+    elif kept.part.kind == "array" or isinstance(before, _CONTAINERS) or isinstance(after, _CONTAINERS):
+        kind = "container"
+    else:
+        plain = all(value is MISSING or _is_plain(value) for value in (before, after))
+        kind = "scalar" if plain else "object"
+    return Change(_slot_name(kept, key), kind, before, after)
+
+
+def _slot_name(kept: _Kept, key: Any) -> str:
+    return kept.part.name if kept.part.kind == "array" else kept.part.slot(key, kept.label(key), ()).name
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (*VALUE_TYPES, numbers.Number))
+
+
+def same(before: Any, after: Any) -> bool:
+    """Whether a slot still holds the same thing: the same object, or an equal plain value of the same type."""
+    if before is after:
+        return True
+    if type(before) is not type(after):
+        return False
+    if type(before) is tuple:
+        return len(before) == len(after) and all(same(a, b) for a, b in zip(before, after, strict=True))
+    if not _is_plain(before):
+        return False
+    return bool(before == after) or bool(before != before and after != after)  # noqa: PLR0124 # nan
+
+
+def _identical(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
+    """The same objects (bytes: equal ones) under the same keys in the same order."""
+    return _same_keys(one, other) and all(
+        mine is theirs or (type(mine) is bytes and mine == theirs)
+        for mine, theirs in zip(one.values(), other.values(), strict=True)
+    )
+
+
+def _same_keys(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
+    """The same keys in the same order. Tensors may be keys, so ``==`` is left to plain values."""
+    return len(one) == len(other) and all(
+        mine is theirs or (not isinstance(mine, torch.Tensor) and mine == theirs)
+        for mine, theirs in zip(one, other, strict=True)
+    )
+
+
+def _write(part: Part, now: dict[Any, Any], target: dict[Any, Any]) -> None:
+    mapping = part.mapping()
+    if mapping is not None:
+        _write_mapping(mapping, now, target, whole=part.kind != "globals")
+    elif part.kind == "sequence":
+        _write_sequence(part.owner, target.values())
+    elif part.kind == "set":
+        set.clear(part.owner)
+        set.update(part.owner, target)
+    elif part.kind == "array":
+        array = part.owner
+        array[...] = sys.modules["numpy"].frombuffer(target["bytes"], array.dtype).reshape(array.shape)
+    else:
+        _write_fields(part, now, target)
+
+
+def _write_mapping(mapping: dict[Any, Any], now: dict[Any, Any], target: dict[Any, Any], *, whole: bool) -> None:
+    """Key by key where that keeps the order, else anew; never through overridden methods."""
+    base: Any = OrderedDict if isinstance(mapping, OrderedDict) else dict
+    if whole and not _same_keys(now, target):
+        base.clear(mapping)
+        now = {}
+    for key, value in target.items():
+        if key not in now or now[key] is not value:
+            base.__setitem__(mapping, key, value)
+
+
+def _write_sequence(owner: Any, values: Iterable[Any]) -> None:
+    if isinstance(owner, list):
+        list.__setitem__(owner, slice(None), list(values))
+    else:
+        deque.clear(owner)
+        deque.extend(owner, values)
+
+
+def _write_fields(part: Part, now: dict[Any, Any], target: dict[Any, Any]) -> None:
+    """Slots, cells, defaults and class attributes, through the base setter."""
+    setter: Any = type.__setattr__ if part.kind == "class" else object.__setattr__
+    for key, value in _differing(now, target):
+        if value is MISSING:
+            delattr(part.owner, key)
+        else:
+            setter(part.owner, key, value)
+
+
+def _differing(now: dict[Any, Any], target: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    for key in {**now, **target}:
+        value = target.get(key, MISSING)
+        if now.get(key, MISSING) is not value:
+            yield key, value

@@ -1,0 +1,162 @@
+"""What a Python object is made of, and what counts as having nothing inside.
+
+Invariant: code of the standard library, torch and numpy is never entered; nn modules, optimizers and scalers of torch
+are data.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import sys
+import sysconfig
+import threading
+import types
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from graphspec.runtime.holdings.slots import Part, PartKind, attributes_of
+
+#: Values with nothing inside, compared by value.
+VALUE_TYPES = (
+    int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout,
+    torch.Size, slice, range, type(Ellipsis),
+)  # fmt: skip
+_LEAVES = frozenset(VALUE_TYPES)
+_MODULE_DICTS = {"_parameters": "parameters", "_buffers": "buffers", "_modules": "modules"}
+_STDLIB = sysconfig.get_path("stdlib")
+_LIBRARIES = frozenset({"torch", "torch_npu", "torchair", "numpy", "graphspec"})
+_DATA_OF_LIBRARIES = ("torch.nn.", "torch.optim.", "torch.amp.", "torch.cuda.amp.", "torch_npu.npu.amp")
+_CONTAINERS: Any = dict | list | tuple | set | frozenset | deque
+_PLAIN: Any = types.MethodType | functools.partial | types.SimpleNamespace
+_NEVER = (type, types.ModuleType, types.CodeType, types.FrameType, threading.Thread, enum.Enum)
+
+#: What built-in objects are made of: (types, kind of the part, its keys).
+_BUILT_IN: tuple[tuple[Any, PartKind, tuple[str, ...]], ...] = (
+    (dict, "items", ()),
+    (list | tuple | deque, "sequence", ()),
+    (set | frozenset, "set", ()),
+    (types.MethodType, "fields", ("__self__", "__func__")),
+    (functools.partial, "fields", ("func", "args", "keywords")),
+    (types.FunctionType, "fields", ("__defaults__", "__kwdefaults__")),
+)
+
+
+def is_leaf(value: Any) -> bool:
+    """Whether there is nothing to walk into: plain values, types, modules of Python, threads, library internals."""
+    kind = type(value)
+    if kind in _LEAVES or isinstance(value, _NEVER):
+        return True
+    if isinstance(value, torch.Tensor | nn.Module | torch.optim.Optimizer | _CONTAINERS | _PLAIN) or is_array(value):
+        return False
+    if isinstance(value, types.FunctionType):
+        return is_library(value.__module__)
+    if "__wrapped__" in (attributes_of(value) or ()):
+        return False  # functools.lru_cache and the like
+    module = str(kind.__module__)
+    return is_library(module) and not module.startswith(_DATA_OF_LIBRARIES)
+
+
+def is_array(value: Any) -> bool:
+    """Whether this is a numpy array of numbers, without importing numpy."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject
+
+
+def is_library(module: str | None) -> bool:
+    """Whether a module name belongs to torch, numpy, graphspec or the standard library."""
+    top = str(module).partition(".")[0]
+    if top in _LIBRARIES:
+        return True
+    if top not in sys.stdlib_module_names:
+        return False
+    # A model may live in a file named like a module of the standard library: code.py, calendar.py.
+    path = getattr(sys.modules.get(top), "__file__", None)
+    return path is None or path.startswith(_STDLIB)
+
+
+def parts_of(value: Any, name: str) -> Iterator[Part]:
+    """The parts of one object, its code left out (see `code_parts`)."""
+    if isinstance(value, torch.Tensor):
+        yield from _tensor_parts(value, name)
+    for kinds, kind, keys in _BUILT_IN:
+        if isinstance(value, kinds):
+            yield Part(name, value, kind, keys)
+            break
+    if is_array(value):
+        yield Part(name, value, "array")
+    own = None if isinstance(value, types.MethodType) else attributes_of(value)
+    if own is not None and (own or not isinstance(value, torch.Tensor | types.FunctionType)):
+        yield Part(name, value, "attributes")
+    if isinstance(value, nn.Module):
+        dicts = own or {}  # those of a ScriptModule are wrappers of C++, made anew at each look
+        yield from (
+            Part(name, value, cast("PartKind", kind))
+            for key, kind in _MODULE_DICTS.items()
+            if isinstance(dicts.get(key), dict)
+        )
+    slots = slot_names(type(value))
+    if slots:
+        yield Part(name, value, "fields", slots)
+
+
+def _tensor_parts(tensor: torch.Tensor, name: str) -> Iterator[Part]:
+    if tensor.is_leaf and tensor.grad is not None:
+        yield Part(name, tensor, "fields", ("grad",))
+    if hasattr(type(tensor), "__tensor_flatten__"):  # wrapper subclasses such as DTensor
+        yield Part(name, tensor, "fields", tuple(cast("Any", tensor).__tensor_flatten__()[0]))
+
+
+def slot_names(kind: type) -> tuple[str, ...]:
+    """The names in ``__slots__`` of a user's class."""
+    if is_library(kind.__module__):
+        return ()
+    names: list[str] = []
+    for base in kind.__mro__:
+        declared = vars(base).get("__slots__", ())
+        for slot in (declared,) if isinstance(declared, str) else tuple(declared):
+            private = slot.startswith("__") and not slot.endswith("__")
+            member = f"_{base.__name__.lstrip('_')}{slot}" if private else slot
+            if isinstance(vars(base).get(member), types.MemberDescriptorType):
+                names.append(member)
+    return tuple(names)
+
+
+def code_parts(function: types.FunctionType, name: str) -> Iterator[Part]:
+    """Closure cells of a function, and the globals its code really names (nested functions included)."""
+    for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        yield Part(f"{name}.<closure>.{variable}", cell, "cell", ("cell_contents",))
+    names = names_in(function.__code__)
+    yield _globals_part(function.__globals__, str(function.__module__), names)
+    for key in names:
+        module = function.__globals__.get(key)
+        if isinstance(module, types.ModuleType) and not is_library(module.__name__):
+            yield _globals_part(vars(module), module.__name__, names)
+
+
+def _globals_part(namespace: Mapping[str, Any], module: str, names: tuple[str, ...]) -> Part:
+    return Part(module, namespace, "globals", tuple(key for key in names if key in namespace))
+
+
+def names_in(code: types.CodeType) -> tuple[str, ...]:
+    """Every global and attribute name in a code object and those nested in it, once each."""
+    found = dict.fromkeys(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found.update(dict.fromkeys(names_in(constant)))
+    return tuple(found)
+
+
+def function_of(member: Any) -> types.FunctionType | None:
+    """The plain function behind a class attribute (method, property, static or class method), if there is one."""
+    if isinstance(member, property):
+        member = member.fget
+    elif isinstance(member, staticmethod | classmethod):
+        member = member.__func__
+    elif not isinstance(member, types.FunctionType):  # functools.lru_cache and the like
+        member = (attributes_of(member) or {}).get("__wrapped__")
+    return member if isinstance(member, types.FunctionType) else None

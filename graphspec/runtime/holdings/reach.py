@@ -1,0 +1,194 @@
+"""What can be reached from a model, its optimizer and its inputs, and through which slots.
+
+The walk takes modules, containers, plain objects, bound methods, partials, optimizers, and of functions the closure
+cells, defaults and the globals that their code names. Methods and class attributes of a user's class count when some
+walked code names them (``forward`` and ``__call__`` always do), so a library's unused machinery stays outside.
+
+Invariants:
+- Each object is walked once, with no recursion; cycles and depth do not matter.
+- A tensor, and every object on the way to it, lists every slot that holds it: tied weights have two names.
+- Roots are walked one after the other, breadth first, so names are short and the model's come before the optimizer's.
+- Walking changes nothing and runs no code of the model.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from graphspec.runtime.holdings.parts import code_parts, function_of, is_leaf, is_library, names_in, parts_of
+from graphspec.runtime.holdings.slots import MISSING, Part, Slot, SlotKind
+from graphspec.runtime.holdings.storages import storage_of, weak
+
+__all__ = ["MISSING", "Part", "Reach", "Slot", "SlotKind", "reach"]
+
+_ENTRY_POINTS = frozenset({"forward", "__call__", "__getitem__", "__setitem__", "__enter__", "__exit__"})
+_HANDLED = frozenset({"_parameters", "_buffers", "_modules"})
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The result of a walk. Everything in it is held strongly."""
+
+    tensors: tuple[tuple[Slot, torch.Tensor], ...]
+    modules: tuple[tuple[str, nn.Module], ...]
+    generators: tuple[tuple[str, torch.Generator], ...]
+    parts: tuple[Part, ...] = field(repr=False)
+    _slots: Mapping[int, tuple[object, list[Slot]]] = field(repr=False)
+    _storages: Mapping[StorageWeakRef, list[Slot]] = field(repr=False)
+
+    def slots_of(self, value: object) -> tuple[Slot, ...]:
+        """Every slot that holds this very object, in the order found; empty if it was not reached."""
+        found = self._slots.get(id(value))
+        return tuple(found[1]) if found is not None and found[0] is value else ()
+
+    def slots_of_storage(self, tensor: torch.Tensor) -> tuple[Slot, ...]:
+        """Every slot that holds a tensor of the same storage: views and aliases included."""
+        storage = storage_of(tensor)
+        return () if storage is None else tuple(self._storages.get(weak(storage), ()))
+
+    def label(self, key: object) -> str:
+        """How a key reads inside brackets. Objects as keys (a parameter in an optimizer's state) go by their name."""
+        return _label(key, self._slots)
+
+    def name_of(self, value: object) -> str | None:
+        """The first name of an object, if it was reached."""
+        slots = self.slots_of(value)
+        return slots[0].name if slots else None
+
+
+def reach(roots: Mapping[str, object]) -> Reach:
+    """Walk ``roots``, by name."""
+    walk = _Walk()
+    held = dict(roots)  # the owner of the root slots: always as it was
+    for name, value in held.items():
+        walk.edge(value, Slot(name, held, name, "item"))
+        walk.run()
+    return walk.result()
+
+
+@dataclass
+class _ClassEntry:
+    done: set[str] = field(default_factory=set)
+    data: list[str] = field(default_factory=list)
+    instances: list[tuple[Any, str]] = field(default_factory=list)
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self.slots: dict[int, tuple[Any, list[Slot]]] = {}
+        self.queue: deque[tuple[Any, str]] = deque()
+        self.tensors: list[tuple[Slot, torch.Tensor]] = []
+        self.modules: list[tuple[str, nn.Module]] = []
+        self.generators: list[tuple[str, torch.Generator]] = []
+        self.parts: list[Part] = []
+        self.globals_seen: set[tuple[int, str]] = set()
+        self.names: set[str] = set(_ENTRY_POINTS)
+        self.classes: dict[type, _ClassEntry] = {}
+
+    def run(self) -> None:
+        while self.queue:
+            while self.queue:
+                self.visit(*self.queue.popleft())
+            for kind in tuple(self.classes):
+                self.visit_class(kind)
+
+    def edge(self, value: Any, slot: Slot) -> None:
+        """Note that ``slot`` holds ``value``; queue what is new."""
+        is_generator = type(value) is torch.Generator  # isinstance goes through a slow metaclass
+        if not is_generator and is_leaf(value):
+            return
+        known = self.slots.get(id(value))
+        if isinstance(value, torch.Tensor):
+            self.tensors.append((slot, value))
+        if known is not None:
+            known[1].append(slot)
+            return
+        self.slots[id(value)] = (value, [slot])
+        if is_generator:
+            self.generators.append((slot.name, value))
+        else:
+            self.queue.append((value, slot.name))
+
+    def visit(self, value: Any, name: str) -> None:
+        if isinstance(value, nn.Module):
+            self.modules.append((name, value))
+        for part in parts_of(value, name):
+            self.take(part, self.slots[id(value)][1])
+        if isinstance(value, types.FunctionType):
+            self.visit_code(value, name, self.slots[id(value)][1])
+        elif not is_library(type(value).__module__):
+            self.note_class(value, name)
+
+    def take(self, part: Part, above: list[Slot]) -> None:
+        """Keep a part and follow what it holds."""
+        self.parts.append(part)
+        if part.kind == "array":
+            return
+        skip = _HANDLED if part.kind == "attributes" and isinstance(part.owner, nn.Module) else ()
+        for key, value in part.read().items():
+            if key not in skip:
+                self.edge(value, part.slot(key, _label(key, self.slots), above))
+
+    def visit_code(self, function: types.FunctionType, name: str, above: list[Slot]) -> None:
+        self.names.update(names_in(function.__code__))
+        for part in code_parts(function, name):
+            if part.kind != "globals":
+                self.take(part, above)
+                continue
+            fresh = tuple(key for key in part.keys if (id(part.owner), key) not in self.globals_seen)
+            self.globals_seen.update((id(part.owner), key) for key in fresh)
+            if fresh:
+                self.take(Part(part.name, part.owner, "globals", fresh), [])
+
+    def note_class(self, value: Any, name: str) -> None:
+        for kind in type(value).__mro__:
+            if not is_library(kind.__module__):
+                entry = self.classes.setdefault(kind, _ClassEntry())
+                entry.instances.append((value, name))
+                self.class_data(kind, entry.data, ((value, name),))
+
+    def visit_class(self, kind: type) -> None:
+        """Follow what walked code names of a class: its functions, and its data as seen from every instance."""
+        entry = self.classes[kind]
+        fresh = [key for key in vars(kind) if key in self.names and key not in entry.done]
+        entry.done.update(fresh)
+        for key in fresh:
+            function = function_of(vars(kind)[key])
+            if function is not None:
+                self.edge(function, Slot(f"{kind.__name__}.{key}", kind, key, "attribute"))
+        data = [key for key in fresh if not callable(getattr(vars(kind)[key], "__get__", None))]
+        if data:
+            entry.data.extend(data)
+            self.parts.append(Part(kind.__name__, kind, "class", tuple(data)))
+            self.class_data(kind, data, entry.instances)
+
+    def class_data(self, kind: type, keys: Iterable[str], instances: Iterable[tuple[Any, str]]) -> None:
+        """A class attribute is a slot of each instance: that is where an assignment would shadow it."""
+        for value, name in instances:
+            for key in keys:
+                self.edge(vars(kind)[key], Slot(f"{name}.{key}", value, key, "attribute", self.slots[id(value)][1]))
+
+    def result(self) -> Reach:
+        storages: dict[StorageWeakRef, list[Slot]] = {}
+        for slot, tensor in self.tensors:
+            storage = storage_of(tensor)
+            if storage is not None:
+                storages.setdefault(weak(storage), []).append(slot)
+        return Reach(
+            tuple(self.tensors), tuple(self.modules), tuple(self.generators), tuple(self.parts), self.slots, storages
+        )
+
+
+def _label(key: object, slots: Mapping[int, tuple[object, list[Slot]]]) -> str:
+    if isinstance(key, str | int | float | bool | bytes | tuple | type(None)):
+        return repr(key)
+    known = slots.get(id(key))
+    return known[1][0].name if known is not None else f"<{type(key).__name__}>"

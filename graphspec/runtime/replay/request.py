@@ -1,0 +1,204 @@
+"""What one run was given, checked: tensors, params, sizes, and which graphs it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from graphspec import plan as plans
+from graphspec import spec as language
+from graphspec.errors import InputError
+from graphspec.plan import Bucket, choose
+from graphspec.runtime.capture.updates import specialized
+from graphspec.runtime.context import Context, Variant
+from graphspec.runtime.model import largest_sizes
+from graphspec.runtime.values.inputs import InputCheck, ParamCheck, check_names
+from graphspec.runtime.values.samples import default_param, filled
+
+
+@dataclass(slots=True)
+class Request:
+    """One checked run. ``bucket`` None: no bucket holds ``sizes``. ``params`` are at the real sizes.
+
+    ``key`` is equal for runs that take the same steps: of one variant and one real size.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    params: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    bucket: Bucket | None
+    variant: Variant
+    key: Hashable
+
+
+class Reader:
+    """Reads what a caller gives to one sequence. Remembers held inputs and the last value of each param."""
+
+    def __init__(self, context: Context, sequence: plans.Sequence, last_params: dict[str, Any]) -> None:
+        spec = context.spec
+        self._context = context
+        self._sequence = sequence
+        self._checks = {name: InputCheck(spec.buffers[name], context.plan.constants) for name in sequence.inputs}
+        largest = largest_sizes(spec)
+        self._param_checks = {
+            name: ParamCheck(spec.params[name], largest, context.plan.constants) for name in sequence.params
+        }
+        self._known = frozenset((*sequence.inputs, *sequence.params))
+        self._optional = tuple(name for name in sequence.inputs if spec.buffers[name].optional)
+        self._needed = tuple(n for n in sequence.inputs if not spec.buffers[n].optional and not spec.buffers[n].hold)
+        self._held: dict[str, tuple[torch.Tensor, dict[str, tuple[int, str]]]] = {}
+        self._holds = tuple(name for name in sequence.inputs if spec.buffers[name].hold)
+        special = specialized(spec, context.backend.can_update)
+        used = {name for other in context.plan.sequences.values() for name in other.params}
+        self._special = tuple(name for name in spec.params if name in special & used)
+        self._exact = frozenset(
+            name for name, dim in spec.dims.items() if isinstance(dim, language.Buckets) and dim.exact
+        )
+        self._last_params = last_params
+        self._buckets: dict[tuple[int, ...], Bucket | None] = {}
+
+    def read(self, given: Mapping[str, Any]) -> Request:
+        """Check a run's inputs and params and choose its bucket.
+
+        Raises InputError: a wrong name, shape, dtype or value, a missing input, sizes that disagree.
+        """
+        if not given.keys() <= self._known:
+            check_names(given, (*self._sequence.inputs, *self._sequence.params), self._sequence.name)
+        sizes: dict[str, tuple[int, str]] = {}
+        tensors: dict[str, torch.Tensor] = {}
+        for name, check in self._checks.items():
+            value = given.get(name)
+            if value is not None:
+                tensors[name] = check(value, sizes)
+        for name in self._needed:
+            if name not in tensors:
+                self._refuse_missing(given)
+        if self._holds:
+            self._hold(tensors, sizes)
+        params = self._params(given, sizes) if self._param_checks else {}
+        real = {dim: size for dim, (size, _) in sizes.items()}
+        dims = tuple([real.get(dim, -1) for dim in self._sequence.dims])
+        variant = self._variant(tensors, params)
+        key = dims if variant is _PLAIN else (variant, dims)
+        return Request(tensors, params, real, self._bucket(dims, real), variant, key)
+
+    def no_bucket(self, sizes: Mapping[str, int]) -> InputError:
+        """The error for sizes that no bucket holds."""
+        asked = ", ".join(f"{dim}={size}" for dim, size in sizes.items())
+        buckets = self._sequence.buckets
+        if len(self._sequence.dims) == 1:
+            (dim,) = self._sequence.dims
+            have = [bucket[dim] for bucket in buckets]
+            if dim in self._exact:
+                tail = f"{dim} is exact and has the sizes {', '.join(map(str, have))}"
+            else:
+                tail = f"the largest {dim} is {max(have)}"
+        else:
+            tail = f"the buckets are {'; '.join(map(str, buckets))}"
+        return InputError(
+            f"sequence '{self._sequence.name}': no bucket holds {asked}: {tail}",
+            hint="add a larger size under dims, or set on_miss: eager on the regions",
+        )
+
+    def _bucket(self, dims: tuple[int, ...], real: Mapping[str, int]) -> Bucket | None:
+        if dims not in self._buckets:
+            self._buckets[dims] = choose(self._sequence, real, self._exact)
+        return self._buckets[dims]
+
+    def _variant(self, tensors: Mapping[str, torch.Tensor], params: Mapping[str, Any]) -> Variant:
+        if not self._optional and not self._special:
+            return _PLAIN
+        absent = frozenset(name for name in self._optional if name not in tensors)
+        return Variant(absent, tuple((name, _hashable(self._present(name, params))) for name in self._special))
+
+    def _present(self, name: str, params: Mapping[str, Any]) -> Any:
+        """The value of a param that any sequence takes: one set of graphs serves them all."""
+        if name in params:
+            return params[name]
+        return self._last_params[name] if name in self._last_params else self._default(name, {})
+
+    def _hold(self, tensors: dict[str, torch.Tensor], sizes: dict[str, tuple[int, str]]) -> None:
+        """Held inputs that were left out keep their content, if the sizes of the run are still theirs."""
+        for name in self._holds:
+            if name in tensors:
+                own: dict[str, tuple[int, str]] = {}
+                self._checks[name](tensors[name], own)
+                self._held[name] = (tensors[name].detach().clone(), own)
+                continue
+            if name not in self._held:
+                if name in self._optional:
+                    continue
+                raise InputError(
+                    f"input '{name}' must be given once before it can be left out", hint=f"give '{name}' in this run"
+                )
+            tensors[name], own = self._held[name]
+            for dim, (size, _) in own.items():
+                if sizes.setdefault(dim, (size, name))[0] != size:
+                    raise InputError(
+                        f"input '{name}' was last given with {dim}={size}, and this run has {dim}={sizes[dim][0]}",
+                        hint=f"give '{name}' again when the size changes",
+                    )
+
+    def _params(self, given: Mapping[str, Any], sizes: dict[str, tuple[int, str]]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, check in self._param_checks.items():
+            if name in given:
+                values[name] = check(given[name], sizes)
+        for name, check in self._param_checks.items():
+            if name in values:
+                continue
+            if name in self._last_params:
+                try:
+                    values[name] = check(self._last_params[name], sizes)
+                except InputError as error:
+                    raise InputError(error.message, hint=f"give '{name}' again when the size changes") from None
+                continue
+            real = {dim: size for dim, (size, _) in sizes.items()}
+            values[name] = self._default(name, real)
+        self._last_params.update((name, values[name]) for name in given if name in values)
+        return values
+
+    def _default(self, name: str, real: Mapping[str, int]) -> Any:
+        param = self._context.spec.params[name]
+        missing = [a.dim for a in param.shape if isinstance(a, language.DimSize) and a.dim not in real]
+        missing = [dim for dim in missing if dim not in self._context.plan.constants]
+        if missing:
+            raise InputError(f"param '{name}' must be given: nothing else says how large {missing[0]} is")
+        return default_param(param, plans.concrete(param.shape, {**self._context.plan.constants, **real}))
+
+    def _refuse_missing(self, given: Mapping[str, Any]) -> None:
+        missing = [name for name in self._needed if given.get(name) is None]
+        takes = ", ".join(self._known)
+        raise InputError(
+            f"sequence '{self._sequence.name}' needs the input{'s' if len(missing) > 1 else ''} "
+            f"{', '.join(repr(name) for name in missing)}",
+            hint=f"it takes {takes}; an input that may be left out is declared optional: true",
+        )
+
+
+_PLAIN = Variant()
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(_hashable(item) for item in value) if isinstance(value, (list, tuple)) else value
+
+
+def padded_params(context: Context, params: Mapping[str, Any], bucket: Bucket) -> dict[str, Any]:
+    """Params at the sizes of the bucket: what a bucketed shape adds is filled with the param's `pad`."""
+    return {
+        name: _padded(value, param, context.shape(param.shape, bucket)) if param.shape else value
+        for name, value in params.items()
+        for param in [context.spec.params[name]]
+    }
+
+
+def _padded(value: Any, param: language.Param, shape: tuple[int, ...]) -> Any:
+    if not shape:
+        return value
+    items = [_padded(item, param, shape[1:]) for item in value]
+    pad = param.pad if param.pad is not None else param.default if not isinstance(param.default, list) else None
+    fill = {"int": 0, "float": 0.0, "bool": False, "str": ""}[param.type] if pad is None else pad
+    return items + [filled(shape[1:], fill) for _ in range(shape[0] - len(items))]

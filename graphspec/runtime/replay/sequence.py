@@ -1,0 +1,149 @@
+"""One named sequence, bound to its graphs: what `runner.run` and `runner["decode"]` call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphspec import plan as plans
+from graphspec.plan import Bucket
+from graphspec.runtime.context import Context
+from graphspec.runtime.replay.eager import directly, run_eagerly
+from graphspec.runtime.replay.request import Reader, Request, padded_params
+from graphspec.runtime.replay.route import Route, Run
+
+if TYPE_CHECKING:
+    from graphspec.runtime.runner import Runner
+
+#: How many real sizes keep their bound steps; beyond, all are bound anew as they come.
+MOST_ROUTES = 4096
+
+#: For the padding proof: what the padded rows of an input hold, in place of its `pad`, at the shape of the bucket.
+Fills = Mapping[str, torch.Tensor]
+
+
+class BoundSequence:
+    """A named sequence of an opened spec. Called with inputs and params by name, it returns results by name."""
+
+    def __init__(self, runner: Runner, context: Context, plan: plans.Sequence, last_params: dict[str, Any]) -> None:
+        self.plan = plan
+        self.name = plan.name
+        self._runner = runner
+        self._context = context
+        self._reader = Reader(context, plan, last_params)
+        self._routes: dict[Hashable, Route] = {}
+        regions = [context.spec.regions[name] for name in plan.steps]
+        self._falls_back = all(region.on_miss == "eager" for region in regions if not region.eager)
+
+    def __call__(self, **inputs: Any) -> dict[str, Any]:
+        """Run once; see `Runner.run`."""
+        return self.run(inputs)
+
+    def run(self, inputs: Mapping[str, Any], fills: Fills | None = None) -> dict[str, Any]:
+        """Run once by replaying graphs; see `Runner.run`."""
+        self._runner.enter()
+        grad = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)  # what torch.no_grad() does, at a tenth of its cost
+        try:
+            request = self._reader.read(inputs)
+            if request.bucket is None:
+                return self._miss(request)
+            return self._replay(request, request.bucket, fills)
+        except RuntimeError as error:
+            failure = self._context.backend.failure(error)
+            if failure is None:
+                raise
+            raise failure from error
+        finally:
+            torch._C._set_grad_enabled(grad)
+            self._runner.leave()
+
+    def eager(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Run once by calling the model's own code at the real sizes, advancing the states as eager does."""
+        with self._runner.entered(), torch.no_grad():
+            return run_eagerly(self._context, self.plan, self._reader.read(inputs))
+
+    def direct(self, inputs: Mapping[str, Any]) -> Callable[[], None]:
+        """The model's own code on these inputs, as a call to be timed: checked once, now; nothing around it later."""
+        return directly(self._context, self.plan, self._reader.read(inputs))
+
+    def forget(self) -> None:
+        """Drop what is bound to graphs that are gone."""
+        self._routes.clear()
+
+    def _miss(self, request: Request) -> dict[str, Any]:
+        if not self._falls_back:
+            raise self._reader.no_bucket(request.sizes)
+        self._runner.stats.fallbacks += 1
+        return run_eagerly(self._context, self.plan, request)
+
+    def _replay(self, request: Request, bucket: Bucket, fills: Fills | None) -> dict[str, Any]:
+        route = self._routes.get(request.key)
+        if route is None:
+            route = self._bind(request, bucket)
+        self._runner.check(request.variant)
+        padded_rows = [(rows, rows.clone()) for rows in route.kept]
+        try:
+            self._fill(request, route, fills)
+            run = Run(padded_params(self._context, request.params, bucket) if route.padded else request.params)
+            if torch.autograd._profiler_enabled():
+                _run_named(route, run)
+            else:
+                for step in route.steps:
+                    step.run(run)
+        finally:
+            for rows, content in padded_rows:
+                rows.copy_(content)
+        self._count(route)
+        return {name: run.results[name] for name in self.plan.results}
+
+    def _bind(self, request: Request, bucket: Bucket) -> Route:
+        graphs = self._runner.graphs_for(request.variant)
+        if len(self._routes) >= MOST_ROUTES:
+            self._routes.clear()
+        route = self._routes[request.key] = Route(self._context, graphs, self.plan, bucket, request.sizes)
+        return route
+
+    def _fill(self, request: Request, route: Route, fills: Fills | None) -> None:
+        """Copy the inputs into their static buffers; the rows a bucket adds are filled on every run."""
+        tensors, inlets = self._apart(request.tensors), route.inlets
+        for name, tensor in tensors.items():
+            inlet = inlets[name]
+            if inlet.target is not inlet.view:
+                if fills is not None and name in fills:
+                    inlet.view.copy_(fills[name])
+                else:
+                    inlet.view.fill_(inlet.pad)
+            inlet.target.copy_(tensor)
+        buffers = self._context.buffers
+        if buffers.has_derived:
+            params = padded_params(self._context, request.params, route.bucket)
+            buffers.refresh({**dict(route.bucket.sizes), **request.sizes}, route.bucket, params)
+
+    def _apart(self, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """Inputs that lie in static memory (results handed out without a copy, views) are copied out first.
+
+        Otherwise filling one buffer could change what another is about to be filled with.
+        """
+        if len(tensors) <= 1:
+            return tensors
+        static = self._context.buffers.addresses
+        if not any(t.untyped_storage().data_ptr() in static for t in tensors.values()):
+            return tensors
+        return {name: tensor.clone() for name, tensor in tensors.items()}
+
+    def _count(self, route: Route) -> None:
+        stats = self._runner.stats
+        stats.replays += 1
+        stats.bucket_hits[route.label] = stats.bucket_hits.get(route.label, 0) + 1
+        stats.real += route.real
+        stats.padded += route.elements
+
+
+def _run_named(route: Route, run: Run) -> None:
+    """Each step under the name of its region, for the profiler that is on."""
+    for step in route.steps:
+        with torch.profiler.record_function(step.region):
+            step.run(run)

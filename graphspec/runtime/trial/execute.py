@@ -1,0 +1,129 @@
+"""`graphspec run` on an opened spec: one run for its results, the check against eager, the timing; one report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import graphspec
+from graphspec.report.run_values import CapturedGraph, Check, Counts, Output, RunReport, Timing
+from graphspec.runtime.holdings.random_state import Ambient
+from graphspec.runtime.holdings.reach import reach
+from graphspec.runtime.trial.carried import Carried
+from graphspec.runtime.trial.check import check
+from graphspec.runtime.trial.compare import leaves, owned
+from graphspec.runtime.trial.feed import Feed, Fixed
+from graphspec.runtime.trial.subject import Progress, Subject, largest
+from graphspec.runtime.trial.timing import measure
+
+if TYPE_CHECKING:
+    from graphspec.runtime.runner import Runner
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """``steps`` of the check and of the timing; ``fixed``: what the caller gave; ``check``: whether to compare."""
+
+    steps: int = 20
+    fixed: Fixed = field(default_factory=Fixed)
+    check: bool = True
+
+
+@dataclass(frozen=True)
+class Executed:
+    """The report, and the results of the first run by name."""
+
+    report: RunReport
+    results: Mapping[str, torch.Tensor]
+
+
+def execute(runner: Runner, options: RunOptions, progress: Progress = lambda *_: None) -> Executed:
+    """Run, check and time an opened spec. States and random streams are afterwards as before.
+
+    The first run, whose results are reported, starts from the states there are, at the largest bucket or the fixed
+    sizes. After a mismatch nothing is timed.
+    """
+    subject = _subject(runner, options.fixed)
+    results = _first_results(subject)
+    found = check(subject, options.steps, progress) if options.check else _skipped(runner)
+    if found.failure is None:
+        total, each = measure(subject, options.steps, progress)
+    else:
+        total, each = Timing("all sequences", "", 0, None, None, None), ()
+    report = RunReport(
+        version=graphspec.__version__,
+        spec=runner.spec.name,
+        device=str(runner.device),
+        graphs=_graphs(runner),
+        check=found,
+        steps=options.steps,
+        total=total,
+        sequences=each,
+        outputs={name: _output(value) for name, value in results.items()},
+        counts=_counts(runner),
+        warnings=runner.warnings,
+    )
+    return Executed(report, {name: value for name, value in results.items() if isinstance(value, torch.Tensor)})
+
+
+def _subject(runner: Runner, fixed: Fixed) -> Subject:
+    feed = Feed(runner, runner.spec, runner.plan, fixed)
+    generators = tuple(generator for _, generator in reach({"model": runner.model}).generators)
+    calls = [
+        partial(sequence.eager, feed(sequence.plan, largest(runner.spec, fixed, sequence), 0))
+        for sequence in runner.sequences.values()
+    ]
+    return Subject(runner, Carried(runner, calls), feed, generators)
+
+
+def _first_results(subject: Subject) -> dict[str, Any]:
+    """The leaves of the results of every sequence, run once in declared order.
+
+    Where two sequences give a result of one name, it is the last one's; the earlier is ``SEQUENCE.NAME``.
+    """
+    before, ambient = subject.carried.save(), Ambient.take(subject.generators)
+    found: dict[str, dict[str, Any]] = {}
+    for name, sequence in subject.runner.sequences.items():
+        found[name] = owned(sequence.run(subject.feed(sequence.plan, subject.largest(sequence), 0)))
+    subject.carried.restore(before)
+    ambient.restore()
+    last = {name: sequence for sequence, results in found.items() for name in results}
+    return {
+        place: leaf
+        for sequence, results in found.items()
+        for name, value in results.items()
+        for place, leaf in leaves(value, name if last[name] == sequence else f"{sequence}.{name}")
+    }
+
+
+def _skipped(runner: Runner) -> Check:
+    return Check("skipped", runner.spec.check.rtol, runner.spec.check.atol)
+
+
+def _graphs(runner: Runner) -> tuple[CapturedGraph, ...]:
+    """In the order of the plan; graphs of further variants (optional inputs, specialized params) after their first."""
+    order = {(graph.region, graph.bucket): place for place, graph in enumerate(runner.plan.graphs)}
+    found = sorted(runner.graphs, key=lambda graph: order[graph.region, graph.bucket])
+    return tuple(
+        CapturedGraph(g.region, dict(g.bucket.sizes), g.pool, g.operators, g.bytes, g.capture_s) for g in found
+    )
+
+
+def _output(value: Any) -> Output:
+    if not isinstance(value, torch.Tensor):
+        number = isinstance(value, int | float) and math.isfinite(value)
+        return Output((), type(value).__name__, float(value) if number else None)
+    mean = math.nan
+    if value.numel() and not value.dtype.is_complex:
+        mean = float(value.detach().cpu().to(torch.float64).mean())
+    return Output(tuple(value.shape), str(value.dtype).removeprefix("torch."), mean if math.isfinite(mean) else None)
+
+
+def _counts(runner: Runner) -> Counts:
+    stats = runner.stats
+    return Counts(stats.replays, dict(stats.bucket_hits), stats.padded_fraction, stats.fallbacks)

@@ -1,0 +1,130 @@
+"""What each step of a `run` is given: fresh samples, what the command line fixed, and params that really change."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from graphspec import spec as language
+from graphspec.errors import InputError
+from graphspec.plan import Plan, Sequence, concrete
+from graphspec.runtime.model import largest_sizes
+from graphspec.runtime.trial.cases import Case, cases, exact_dims
+from graphspec.runtime.values.inputs import InputCheck, ParamCheck
+from graphspec.runtime.values.samples import alternative_param
+
+#: How many graphs a specialized param may add during a check.
+_SPECIAL_VALUES = 3
+_LEFT_OUT = 0.5
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Inputs, params and sizes that are the same at every step; ``sizes`` has those that inputs and params show."""
+
+    inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+class Sampler(Protocol):
+    """The part of a runner that makes inputs."""
+
+    def sample(self, sequence: str, sizes: Mapping[str, int] | None, seed: int) -> dict[str, Any]:
+        """Inputs and params of a sequence, as the spec says."""
+
+
+def fix(
+    spec: language.Spec,
+    plan: Plan,
+    inputs: Mapping[str, torch.Tensor],
+    params: Mapping[str, Any],
+    sizes: Mapping[str, int],
+) -> Fixed:
+    """Check given values against the spec, before anything is captured, and find the sizes they show.
+
+    Raises InputError naming the value, what was expected and what came.
+    """
+    shown = {dim: (size, f"--dim {dim}") for dim, size in sizes.items()}
+    checked = {name: InputCheck(spec.buffers[name], plan.constants)(value, shown) for name, value in inputs.items()}
+    values = {
+        name: ParamCheck(spec.params[name], largest_sizes(spec), plan.constants)(value, shown)
+        for name, value in params.items()
+    }
+    fixed = Fixed(checked, values, {dim: size for dim, (size, _) in shown.items()})
+    for sequence in plan.sequences.values():
+        _refuse_misfit(spec, sequence, fixed)
+    return fixed
+
+
+def _refuse_misfit(spec: language.Spec, sequence: Sequence, fixed: Fixed) -> None:
+    """Refuse sizes that no bucket of a sequence holds, unless its regions go on without graphs."""
+    if all(spec.regions[step].on_miss == "eager" for step in sequence.steps if not spec.regions[step].eager):
+        return
+    (first, *_) = cases(sequence, fixed.sizes, exact_dims(spec))
+    if first.bucket is None:
+        buckets = "; ".join(map(str, sequence.buckets))
+        raise InputError(f"no bucket of sequence '{sequence.name}' holds {first}: they are {buckets}")
+
+
+class Feed:
+    """The inputs and params of every step."""
+
+    def __init__(self, runner: Sampler, spec: language.Spec, plan: Plan, fixed: Fixed) -> None:
+        self.fixed = fixed
+        self._runner = runner
+        self._spec = spec
+        self._constants = plan.constants
+        self._largest = largest_sizes(spec)
+
+    def __call__(self, sequence: Sequence, case: Case, step: int) -> dict[str, Any]:
+        """Sampled anew from the spec's seed and the step; fixed ones as they are.
+
+        A param that nobody fixed keeps its default at step 0 and then changes: one that a graph froze would go
+        unnoticed. From step 1 on, inputs that may be left out sometimes are.
+        """
+        sizes = dict(case.sizes)
+        values = self._runner.sample(sequence.name, sizes, self._spec.seed + step)
+        drawn = random.Random(f"{self._spec.seed}/{sequence.name}/{step}")  # noqa: S311  no secrets
+        if step and drawn.random() < _LEFT_OUT:
+            values = {name: value for name, value in values.items() if not self._may_be_absent(name)}
+        for name in sequence.params:
+            if step and name in values:
+                param = self._spec.params[name]
+                shape = concrete(param.shape, {**self._constants, **sizes})
+                values[name] = _changed(values[name], param, shape, self._largest, drawn)
+        given = {**self.fixed.inputs, **self.fixed.params}
+        return {**values, **{name: given[name] for name in (*sequence.inputs, *sequence.params) if name in given}}
+
+    def _may_be_absent(self, name: str) -> bool:
+        """Whether a run without this input is one too. A held one keeps its size, so it must have only one."""
+        buffer = self._spec.buffers.get(name)
+        if buffer is None or not (buffer.optional or buffer.hold):
+            return False
+        sized = (axis.dim for axis in buffer.shape or () if isinstance(axis, language.DimSize))
+        return buffer.optional or all(dim in self._constants for dim in sized)
+
+
+def _changed(
+    default: Any, param: language.Param, shape: tuple[int, ...], largest: Mapping[str, int], drawn: random.Random
+) -> Any:
+    """Another value the spec allows, element by element; a specialized param has its choices and nothing else."""
+    if shape:
+        return [_changed(item, param, shape[1:], largest, drawn) for item in default]
+    if param.choices:
+        return drawn.choice(param.choices[:_SPECIAL_VALUES] if param.specialize else param.choices)
+    if param.specialize or param.type == "str":
+        return default
+    low, high = (largest[end] if isinstance(end, str) else end for end in (param.min, param.max))
+    if low is None or high is None:
+        return drawn.choice((default, alternative_param(param, default, largest)))
+    return drawn.randint(int(low), int(high)) if param.type == "int" else drawn.uniform(low, high)
+
+
+def cloned(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values with memory of their own: a run may write to its inputs."""
+    return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in values.items()}

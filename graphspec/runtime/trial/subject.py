@@ -1,0 +1,49 @@
+"""What `run` works on: an opened runner, what its runs carry over, what they are given, and its random streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from graphspec import spec as language
+from graphspec.runtime.trial.carried import Carried
+from graphspec.runtime.trial.cases import Case, cases, exact_dims
+from graphspec.runtime.trial.compare import Tolerance
+from graphspec.runtime.trial.feed import Feed, Fixed
+
+if TYPE_CHECKING:
+    from graphspec.runtime.replay.sequence import BoundSequence
+    from graphspec.runtime.runner import Runner
+
+#: Called with what is going on, how much of it is done, and how much there is.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is checked and timed: a runner, what its runs carry over, what they are given, and its random streams."""
+
+    runner: Runner
+    carried: Carried
+    feed: Feed
+    generators: tuple[torch.Generator, ...] = ()
+
+    def tolerance(self, case: Case) -> Tolerance:
+        """What the spec allows between a replay and eager, which runs at the real sizes."""
+        return Tolerance(self.runner.spec.check.rtol, self.runner.spec.check.atol, resized=case.padded)
+
+    def cases(self, sequence: BoundSequence) -> tuple[Case, ...]:
+        """The runs of a sequence that are worth checking; see `cases.cases`."""
+        return cases(sequence.plan, self.feed.fixed.sizes, exact_dims(self.runner.spec))
+
+    def largest(self, sequence: BoundSequence) -> Case:
+        """The run that is reported and timed: at the fixed sizes, the others as large as they can be."""
+        return largest(self.runner.spec, self.feed.fixed, sequence)
+
+
+def largest(spec: language.Spec, fixed: Fixed, sequence: BoundSequence) -> Case:
+    """The first of a sequence's cases."""
+    return cases(sequence.plan, fixed.sizes, exact_dims(spec))[0]

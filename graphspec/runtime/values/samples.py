@@ -1,0 +1,121 @@
+"""Inputs nobody gave: made as the spec's `sample` says, reproducibly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphspec import spec as language
+from graphspec.errors import InputError
+from graphspec.runtime.values.files import read_tensor
+
+
+def sample(buffer: language.Buffer, shape: tuple[int, ...], generator: torch.Generator, folder: Path) -> torch.Tensor:
+    """A CPU tensor of ``shape`` for an input buffer. Floats default to normal, everything else to zero."""
+    dtype: torch.dtype = getattr(torch, str(buffer.dtype))
+    how = buffer.sample
+    if how is None:
+        if dtype.is_floating_point or dtype.is_complex:
+            return torch.randn(shape, generator=generator, dtype=_drawn(dtype)).to(dtype)
+        return torch.zeros(shape, dtype=dtype)
+    match how.kind:
+        case "normal":
+            mean, std = how.value or (0.0, 1.0)
+            return (torch.randn(shape, generator=generator, dtype=_drawn(dtype)) * std + mean).to(dtype)
+        case "uniform":
+            low, high = how.value or (0.0, 1.0)
+            drawn = torch.rand(shape, generator=generator, dtype=torch.float64) * (high - low) + low
+            return drawn.to(dtype)
+        case "randint":
+            low, high = how.value
+            return torch.randint(low, high, shape, generator=generator).to(dtype)
+        case "value":
+            return _expanded(torch.tensor(how.value, dtype=dtype), shape, buffer.name)
+        case "file":
+            return _expanded(read_tensor(folder / how.value, buffer.name).to(dtype), shape, buffer.name)
+
+
+def _expanded(value: torch.Tensor, shape: tuple[int, ...], name: str) -> torch.Tensor:
+    """One value for all, or the leading part of a value that is large enough."""
+    if value.dim() == 0:
+        return value.expand(shape).clone()
+    if value.dim() != len(shape) or any(have < want for have, want in zip(value.shape, shape, strict=True)):
+        message = f"buffer '{name}': the sample has the shape {list(value.shape)}, and {list(shape)} is wanted"
+        raise InputError(message)
+    return value[tuple(slice(0, size) for size in shape)].clone()
+
+
+def _drawn(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to draw in: random kernels do not exist for every small float."""
+    return dtype if dtype in (torch.float32, torch.float64, torch.complex64, torch.complex128) else torch.float32
+
+
+def default_param(param: language.Param, shape: tuple[int, ...]) -> Any:
+    """The value a param has when none was given: its default (a scalar fills the shape), else zero, False, its
+    minimum, or its first choice.
+    """
+    value = param.default
+    if value is None:
+        value = _plain_default(param)
+    if param.type == "float":
+        value = _floats(value)
+    return value if isinstance(value, list) else filled(shape, value)
+
+
+def _floats(value: Any) -> Any:
+    return [_floats(item) for item in value] if isinstance(value, list) else float(value)
+
+
+def alternative_param(param: language.Param, value: Any, largest: Mapping[str, int]) -> Any:
+    """Another value within the range of a param, item by item; the same where there is no other."""
+    if isinstance(value, list):
+        return [alternative_param(param, item, largest) for item in value]
+    if param.choices:
+        return next((choice for choice in param.choices if choice != value), value)
+    if param.type == "bool":
+        return not value
+    if param.type == "str":
+        return f"{value}'"
+    low = largest[param.min] if isinstance(param.min, str) else param.min
+    high = largest[param.max] if isinstance(param.max, str) else param.max
+    step = 1 if param.type == "int" else 0.4375 + abs(value) / 2  # exact in binary, and no power of an earlier value
+    for other in (value + step, value - step, high, low):
+        if other is not None and other != value and (low is None or other >= low) and (high is None or other <= high):
+            return int(other) if param.type == "int" else float(other)
+    return value
+
+
+def probes(param: language.Param, value: Any, largest: Mapping[str, int]) -> list[Any]:
+    """Many values within the range of a param: its ends, and near and far from ``value``; all items move together."""
+    if param.type == "bool":
+        return [alternative_param(param, value, largest)]
+    if param.type == "str":
+        return list(param.choices or ())
+    ends = [largest[end] if isinstance(end, str) else end for end in (param.min, param.max)]
+    low, high = (float("-inf") if ends[0] is None else ends[0]), (float("inf") if ends[1] is None else ends[1])
+    moves = [sign * step for step in (*range(1, 9), 16, 64, 256, 1024) for sign in (1, -1)]
+    kind = int if param.type == "int" else float
+
+    def moved(part: Any, move: float) -> Any:
+        if isinstance(part, list):
+            return [moved(item, move) for item in part]
+        return kind(min(max(part + move, low), high))
+
+    tried = list(param.choices or ()) or [moved(value, move) for move in moves]
+    return [one for number, one in enumerate(tried) if one != value and one not in tried[:number]]
+
+
+def filled(shape: tuple[int, ...], value: Any) -> Any:
+    """A nested list of ``shape`` with ``value`` everywhere; the value itself for the empty shape."""
+    return [filled(shape[1:], value) for _ in range(shape[0])] if shape else value
+
+
+def _plain_default(param: language.Param) -> Any:
+    if param.choices:
+        return param.choices[0]
+    if isinstance(param.min, (int, float)):
+        return param.min
+    return {"int": 0, "float": 0.0, "bool": False, "str": ""}[param.type]
