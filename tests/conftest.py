@@ -1,9 +1,13 @@
 """Runs before any test imports torch."""
 
 import os
+import sys
 
-# With torch_npu installed and no CANN beside it, `import torch` itself would fail.
+# With torch_npu installed and no CANN beside it, `import torch` itself would fail, and so would transformers, which
+# imports torch_npu where it is installed. The tests of the NPU run processes of their own, on the emulated CANN.
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+if "cann" not in " ".join(sys.argv):
+    sys.modules.setdefault("torch_npu", None)
 
 
 def pytest_ignore_collect(collection_path, config):

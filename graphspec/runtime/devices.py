@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib.util
+import sys
+from collections.abc import Iterator
 
 import torch
 
@@ -33,6 +37,32 @@ def open_backend(device: str, spec: language.Spec) -> Backend:
         return open_npu(device, spec)
     message = f"there is no device '{device}'"
     raise DeviceError(message, hint="one of auto, cpu, cuda, npu, or an indexed one such as npu:1")
+
+
+@contextlib.contextmanager
+def without_broken_torch_npu() -> Iterator[None]:
+    """Around the user's code on another device: a torch_npu that cannot load, for want of CANN, looks not installed.
+
+    Libraries such as transformers ask whether torch_npu is installed, and then import it: without CANN that fails, and
+    a model for the CPU could not even be imported.
+    """
+    if "torch_npu" in sys.modules or importlib.util.find_spec("torch_npu") is None or _has_cann():
+        yield
+        return
+    sys.modules["torch_npu"] = None  # type: ignore[assignment] - how Python says "not here"
+    try:
+        yield
+    finally:
+        if sys.modules.get("torch_npu", ...) is None:
+            del sys.modules["torch_npu"]
+
+
+def _has_cann() -> bool:
+    try:
+        ctypes.CDLL("libascendcl.so")
+    except OSError:
+        return False
+    return True
 
 
 def _best() -> str:

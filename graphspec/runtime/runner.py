@@ -24,7 +24,7 @@ from graphspec.plan import Bucket
 from graphspec.runtime.capture.capturer import Capturer, Progress
 from graphspec.runtime.capture.updates import specialized
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Variant
-from graphspec.runtime.devices import open_backend
+from graphspec.runtime.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.hazards import capturing
 from graphspec.runtime.holdings.storages import outside_inference
 from graphspec.runtime.holdings.watchers import Watchers, guard_for
@@ -76,11 +76,11 @@ def open_spec(
     plan = compile_spec(spec)
     backend = open_backend(device or spec.device, spec)
     try:
-        with outside_inference(), device_failures(backend):
+        with without_broken_torch_npu(), outside_inference(), device_failures(backend):
             built = build_model(spec, backend.device) if model is None else model
             buffers = Buffers(spec, plan, backend.device)
-        refuse_other_devices(built, backend.device)
-        runner = Runner(Context(spec, plan, built, bind_regions(spec, built), buffers, backend), progress)
+            refuse_other_devices(built, backend.device)
+            runner = Runner(Context(spec, plan, built, bind_regions(spec, built), buffers, backend), progress)
         if capture:
             runner.capture()
     except BaseException:
@@ -158,7 +158,7 @@ class Runner:
 
     def capture(self) -> None:
         """Capture every graph that has not been captured yet."""
-        with self.entered(captured=False):
+        with self.entered(captured=False), without_broken_torch_npu():
             if not self._captured:
                 agree(self._context.plan)
                 self._captured = True

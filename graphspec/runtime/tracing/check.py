@@ -27,6 +27,7 @@ from graphspec.rules.graphs import too_many
 from graphspec.runtime.capture.source import ModuleNames
 from graphspec.runtime.capture.updates import specialized
 from graphspec.runtime.context import Context
+from graphspec.runtime.devices import without_broken_torch_npu
 from graphspec.runtime.hazards import hook_findings
 from graphspec.runtime.regions import BoundRegion, bind_regions
 from graphspec.runtime.tracing import findings
@@ -52,7 +53,7 @@ def check_spec(spec: language.Spec, device: str | None = None, progress: Progres
     label = (device or spec.device).partition(":")[0]
     plan = compile_spec(spec)
     world, placement = FakeWorld(), Placement(active=label != "cpu")
-    with _no_collections(), warnings.catch_warnings():
+    with _no_collections(), without_broken_torch_npu(), warnings.catch_warnings():
         # Layouts are compared by address too; all fake tensors are at the same one.
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         progress(f"build {spec.model.factory}")
