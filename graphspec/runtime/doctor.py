@@ -101,14 +101,23 @@ def _npu() -> Device:
     return Device("npu", count, models, None, notes, CAPABILITIES["npu"])
 
 
+def misfit(torch_version: str, npu_version: str) -> str | None:
+    """Why a torch_npu does not go with a torch: the minor versions must be the same. None if they are."""
+    ours, theirs = torch_version.split(".")[:2], npu_version.split(".")[:2]
+    if ours == theirs:
+        return None
+    wanted = ".".join(theirs)
+    return f"torch_npu {npu_version} goes with torch {wanted}.*, and torch is {torch_version}: install torch=={wanted}.*"
+
+
 def _npu_notes(*, loaded: bool) -> Iterator[str]:
     try:
         version = metadata.version("torch_npu")
     except metadata.PackageNotFoundError:
         return
-    ours, theirs = torch.__version__.split(".")[:2], version.split(".")[:2]
-    if ours != theirs:
-        yield f"torch_npu {version} goes with torch {'.'.join(theirs)}.*, and torch is {torch.__version__}"
+    unfit = misfit(torch.__version__, version)
+    if unfit is not None:
+        yield unfit
     if loaded:
         from torch_npu.npu.utils import get_cann_version
 
