@@ -40,7 +40,7 @@ class CodeNames:
         """Every global, attribute and closure name loaded by the functions noted so far."""
         return frozenset(
             str(instruction.argval)
-            for code in self._codes
+            for code in tuple(self._codes)
             if _is_watched(code.co_filename)
             for instruction in dis.get_instructions(code)
             if instruction.opname in _LOADS

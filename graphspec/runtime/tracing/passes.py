@@ -19,6 +19,7 @@ from graphspec.runtime.capture.source import ModuleNames
 from graphspec.runtime.context import Context
 from graphspec.runtime.hazards import TraceEnded, inside_capture, watch
 from graphspec.runtime.hazards.fake import lacks_value
+from graphspec.runtime.holdings.code_names import CodeNames
 from graphspec.runtime.regions import attribute
 from graphspec.runtime.tracing import findings
 from graphspec.runtime.tracing.fake import FakeWorld
@@ -125,6 +126,7 @@ class Pass:
         self._bucket = bucket
         self._purpose = purpose
         self._result = result
+        self._code = CodeNames()
         self._seen: set[str] = set()  # changes of the host that are reported, or no region's to answer for
         self.values = Values(tracer.context, bucket, result.params, self._found)
 
@@ -147,7 +149,8 @@ class Pass:
         trace = self._result.regions[name] = RegionTrace(recorder.recording, dict(self.values.origins))
         call = self._watched if self._purpose == "judge" and not region.eager else self._quietly
         try:
-            trace.outputs = call(name, recorder)
+            with self._code.watching():
+                trace.outputs = call(name, recorder)
         except (TraceEnded, ModelError, CaptureError) as error:
             trace.ended = True
             self._found(*self._reasons(name, error, eager=region.eager))
@@ -211,7 +214,7 @@ class Pass:
         found += effects.copy_writes(name, recording, copies)
         found += effects.result_writes(context, region, recording, self.values.origins, results)
         host: Any = self._tracer.host
-        errors, warnings = effects.host_changes(name, host, recording, self._seen)
+        errors, warnings = effects.host_changes(name, host, recording, self._seen, self._code.loaded())
         noticed = [Diagnostic("GS745", text, "warning") for text in warnings]
         return [findings.in_region(context.spec, name, each) for each in (*found, *errors, *noticed)]
 

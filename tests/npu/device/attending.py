@@ -6,6 +6,9 @@ import math
 
 import torch
 
+HEADER = "graphspec: 1\nname: case\nmodel: {factory: model.py:Model}\n"
+PRELUDE = "import math\nimport torch\nfrom torch import nn\n\n"
+
 #: ``layers`` updatable operators; ``ahead`` puts a long kernel before them.
 MODEL = """
 class Attention(nn.Module):

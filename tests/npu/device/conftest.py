@@ -18,10 +18,9 @@ import torch
 import graphspec
 from graphspec.backends.npu import load_torch_npu
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "cann"), str(Path(__file__).resolve().parent)]
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2] / "cann")]
 
-HEADER = "graphspec: 1\nname: case\nmodel: {factory: model.py:Model}\n"
-PRELUDE = "import math\nimport torch\nfrom torch import nn\n\n"
+from attending import HEADER, PRELUDE  # noqa: E402  beside this file
 
 
 def pytest_configure():
