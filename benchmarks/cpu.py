@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from graphspec.runtime import Runner
+    from graphspec.runtime.runner import Runner
 
 SPECS = Path(__file__).resolve().parent.parent / "specs"
 THREADS = 1

@@ -49,7 +49,12 @@ def bare_replay(runner: Runner) -> Call:
     graphs = [
         runner.graph(name, {dim: sizes[dim] for dim in plans[name].dims}) for name in regions if not plans[name].eager
     ]
-    return lambda: [graph.replay() for graph in graphs]
+
+    def call() -> None:
+        for graph in graphs:
+            graph.replay()
+
+    return call
 
 
 def by_hand(call: Call, device: torch.device) -> Call | None:
@@ -68,7 +73,8 @@ def by_hand(call: Call, device: torch.device) -> Call | None:
     module.current_stream().wait_stream(stream)
     with module.graph(graph):
         call()
-    return lambda: graph.replay()
+    replay: Call = graph.replay
+    return replay
 
 
 def ways(runner: Runner, *, with_compile: bool) -> dict[str, Call]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from graphspec.document import Document
 
 
-def finding(  # noqa: PLR0913  the fields of a Diagnostic
+def finding(
     document: Document | None,
     code: str,
     message: str,

@@ -39,8 +39,8 @@ class CaptureRequest:
 
     ``call`` runs the region on its static inputs and returns the tensors whose memory must outlive the call;
     ``held_until`` gives, for each of them, the last capture of the pool during which it must stay untouched.
-    ``slots`` picks the updatable arguments, given what was recorded; ``names`` tells the modules of each call, ``updates``
-    whether there will be any.
+    ``slots`` picks the updatable arguments, given what was recorded; ``names`` tells the modules of each
+    call, ``updates`` whether there will be any.
     """
 
     graph: plan.Graph
@@ -54,11 +54,25 @@ class CaptureRequest:
 class CapturedGraph(Protocol):
     """A graph that was captured. Its outputs and replay are valid once the backend has been sealed."""
 
-    recording: Recording
-    outputs: Sequence[torch.Tensor]
-    bytes: int
-    operators: int
-    slots: Sequence[Slot]
+    @property
+    def recording(self) -> Recording:
+        """What the region did while it was captured."""
+
+    @property
+    def outputs(self) -> Sequence[torch.Tensor]:
+        """The tensors the captured call returned, on the graph's memory."""
+
+    @property
+    def bytes(self) -> int:
+        """What the graph's values need in their pool."""
+
+    @property
+    def operators(self) -> int:
+        """How many operators a replay runs."""
+
+    @property
+    def slots(self) -> Sequence[Slot]:
+        """What can be updated, in the order of `update`."""
 
     def replay(self) -> None:
         """Run the graph once on the present contents of everything it reads."""
@@ -71,14 +85,26 @@ class Backend(Protocol):
     """One kind of device."""
 
     name: str
-    device: torch.device
-    notes: Sequence[str]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the graphs run."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What was noticed and is no error."""
 
     def updatable(self, call: Call) -> tuple[str, ...] | None:
         """The arguments of a recorded call that can be updated; None: any."""
 
     def can_update(self, op: str, arg: str) -> bool:
         """Whether an argument of an operator can be updated, as far as names tell."""
+
+    def begin(self) -> None:
+        """A runner begins to work on the device: to capture, to run, to write states."""
+
+    def end(self) -> None:
+        """It ends what `begin` began."""
 
     def active(self) -> AbstractContextManager[None]:
         """Make this the current device."""

@@ -101,6 +101,12 @@ class DeviceBackend:
 
     # -- the protocol
 
+    def begin(self) -> None:
+        """Nothing to prepare."""
+
+    def end(self) -> None:
+        """Nothing to put back."""
+
     @contextmanager
     def active(self) -> Iterator[None]:
         """Make this the current device."""
@@ -201,7 +207,7 @@ class DeviceBackend:
                 except BaseException as error:
                     raised.append(error)
                     raise
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - an interrupt leaves the capture broken too
             # Ending a broken capture raises, and then neither the stream nor the modes of the context are put back.
             while torch._C._len_torch_dispatch_stack() > depth:
                 _pop_mode()

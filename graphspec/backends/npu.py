@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,34 +23,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from graphspec.backends.base import CaptureRequest
 from graphspec.backends.device import DeviceBackend, DeviceGraph, device_index, quietly, reason_of
+from graphspec.backends.task_queue import TaskQueue, revive
 from graphspec.errors import CaptureError, DeviceError
 from graphspec.runtime.capture.recording import Call, Recording
 from graphspec.spec import CaptureOptions, NpuOptions, Spec
-
-
-def revive() -> bool:
-    """Whether operators run, after they were made to if possible.
-
-    After a failure on the thread of its task queue torch_npu skips every later operator, in silence. With the queue
-    turned off, operators are launched by the thread that calls them, and run again.
-    """
-    if _operators_run():
-        return True
-    from torch_npu import _C
-
-    switch = getattr(_C, "_npu_set_task_queue_enable", None)
-    if switch is None:
-        return False
-    quietly(lambda: switch(0))
-    return _operators_run()
-
-
-def _operators_run() -> bool:
-    quietly(torch.npu.synchronize)  # a failure that is still to be reported
-    number = float(time.perf_counter_ns() % 1_000_000)  # memory that was not written may hold an earlier one
-    result: list[float] = []
-    quietly(lambda: result.append(torch.full((1,), number, device="npu").add(1).item()))
-    return result == [number + 1]
 
 
 class UpdateStream:
@@ -61,7 +36,7 @@ class UpdateStream:
         self.stream = torch.npu.Stream()
 
     def renew(self) -> None:
-        """After a failed update: wait for the device, and leave the stream, on which a task update may still be open."""
+        """After a failed update: wait for the device, and leave the stream: a task update may be open on it."""
         revive()
         quietly(lambda: torch.npu.graph_task_update_end(self.stream))
         self.stream = torch.npu.Stream()
@@ -133,8 +108,23 @@ class NpuBackend(DeviceBackend):
         super().__init__(torch.npu, index, options)
         self._npu = npu
         self._folder = folder
+        self._queue = TaskQueue()
+        self._mode = 0
         with self.active():
             self.updates = UpdateStream()
+
+    def begin(self) -> None:
+        """Launch from this thread, not through torch_npu's task queue, which is drained first.
+
+        A replay waits for that queue's thread whenever a copy lies in it, which costs more than launching the copy.
+        And a failure on that thread ends the queue: every later operator is skipped in silence. Without it, failures
+        are ordinary exceptions.
+        """
+        self._mode = self._queue.turn_off()
+
+    def end(self) -> None:
+        """Give the task queue back to whoever uses it between runs."""
+        self._queue.restore(self._mode)
 
     def new_graph(self) -> Any:
         """An empty graph: one instance captures once."""

@@ -51,7 +51,7 @@ class Context:
         """Where everything starts that a region can reach: the model, and what regions call, by their paths."""
         called = {region.spec.call: region.function for region in self.regions.values()}
         around = {str(region.spec.around): region.around for region in self.regions.values() if region.around}
-        return {**{"model": self.model}, **called, **around}
+        return {"model": self.model, **called, **around}
 
     def shape(self, shape: language.Shape, bucket: Bucket) -> tuple[int, ...]:
         """A symbolic shape at a bucket."""

@@ -7,6 +7,7 @@ import ctypes
 import importlib.util
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -49,7 +50,8 @@ def without_broken_torch_npu() -> Iterator[None]:
     if "torch_npu" in sys.modules or importlib.util.find_spec("torch_npu") is None or _has_cann():
         yield
         return
-    sys.modules["torch_npu"] = None  # type: ignore[assignment] - how Python says "not here"
+    modules: dict[str, Any] = sys.modules
+    modules["torch_npu"] = None  # how Python says "not here"
     try:
         yield
     finally:

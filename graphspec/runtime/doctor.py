@@ -60,7 +60,7 @@ def _versions() -> dict[str, str | None]:
     for name in ("torch_npu", "transformers", "safetensors"):
         try:
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
+        except metadata.PackageNotFoundError:  # noqa: PERF203 - three packages
             found[name] = None
     return found
 
@@ -107,7 +107,8 @@ def misfit(torch_version: str, npu_version: str) -> str | None:
     if ours == theirs:
         return None
     wanted = ".".join(theirs)
-    return f"torch_npu {npu_version} goes with torch {wanted}.*, and torch is {torch_version}: install torch=={wanted}.*"
+    have = f"torch_npu {npu_version} goes with torch {wanted}.*, and torch is {torch_version}"
+    return f"{have}: install torch=={wanted}.*"
 
 
 def _npu_notes(*, loaded: bool) -> Iterator[str]:

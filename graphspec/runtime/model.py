@@ -44,7 +44,7 @@ def build_model(spec: language.Spec, device: torch.device) -> Any:
 
 
 def refuse_other_devices(model: Any, device: torch.device) -> None:
-    """Every parameter and buffer of a module must be on the device of the graphs. Raises ModelError naming the others."""
+    """Every parameter and buffer of a module must be on the graphs' device. Raises ModelError naming the others."""
     if not isinstance(model, torch.nn.Module):
         return
     tensors = [*model.named_parameters(), *model.named_buffers()]
@@ -85,7 +85,7 @@ def call_user_code(function: Callable[..., Any], what: str, *args: Any, **kwargs
         return function(*args, **kwargs)
     except GraphSpecError:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is its cause
         raise ModelError(f"{what} failed: {type(error).__name__}: {error}") from user_error(error)
 
 
@@ -98,7 +98,7 @@ def user_error(error: BaseException) -> BaseException:
 
 
 def user_traceback(error: BaseException) -> str:
-    """The user's exception as Python prints it, starting at the user's first frame, with no frame of graphspec in it."""
+    """The user's exception as Python prints it, from the user's first frame on, with no frame of graphspec in it."""
     shown = traceback.TracebackException.from_exception(user_error(error))
     frames = [frame for frame in shown.stack if not _within(frame.filename, _OURS)]
     # Operators run under a dispatch mode of graphspec's, which is entered through these.
@@ -143,7 +143,7 @@ def _load_module(name: str) -> ModuleType:
             message = f"there is no module '{error.name}'"
             raise ModelError(message, hint="install it, or name a file: model.py:build") from None
         raise ModelError(f"importing {name} failed: {error}") from user_error(error)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the same at import
         raise ModelError(f"importing {name} failed: {type(error).__name__}: {error}") from user_error(error)
 
 

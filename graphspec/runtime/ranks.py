@@ -62,7 +62,7 @@ def _differences(one: Any, other: Any, where: str = "") -> Iterator[tuple[str, A
             yield from _differences(one.get(key, "nothing"), other.get(key, "nothing"), place)
     elif isinstance(one, list) and isinstance(other, list):
         for index in range(max(len(one), len(other))):
-            pair = [items[index] if index < len(items) else "nothing" for items in (one, other)]
-            yield from _differences(*pair, f"{where}[{index}]")
+            here, there = (items[index] if index < len(items) else "nothing" for items in (one, other))
+            yield from _differences(here, there, f"{where}[{index}]")
     elif one != other:
         yield where, one, other

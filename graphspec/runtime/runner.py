@@ -276,7 +276,7 @@ class Runner:
             stack.callback(self._context.backend.close)
             self._drop()
 
-    def __enter__(self) -> Runner:
+    def __enter__(self) -> Runner:  # noqa: PYI034 - typing.Self came with Python 3.11
         return self
 
     def __exit__(
@@ -315,18 +315,26 @@ class Runner:
         if os.getpid() != self._pid:
             raise ReplayError("this runner belongs to the parent process", hint="open the spec again after the fork")
         self._lock.acquire()
-        refusal = self._refusal(captured)
+        refusal = self._refusal(captured=captured)
         if refusal is not None:
             self._lock.release()
             raise refusal
+        try:
+            self._context.backend.begin()
+        except BaseException:
+            self._lock.release()
+            raise
         self._busy = True
 
     def leave(self) -> None:
         """End what `enter` began."""
         self._busy = False
-        self._lock.release()
+        try:
+            self._context.backend.end()
+        finally:
+            self._lock.release()
 
-    def _refusal(self, captured: bool) -> ReplayError | None:
+    def _refusal(self, *, captured: bool) -> ReplayError | None:
         if self._closed:
             return ReplayError("this runner is closed", hint="open the spec again")
         if captured and not self._captured:

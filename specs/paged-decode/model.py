@@ -38,8 +38,9 @@ class PagedAttention(nn.Module):
     def forward(
         self, x: torch.Tensor, block_table: torch.Tensor, lens: torch.Tensor, kv_lens: Sequence[int]
     ) -> torch.Tensor:
-        """``x`` [batch, hidden], ``block_table`` [batch, blocks] int32, lengths with the new token: ``lens`` on the
-        device, ``kv_lens`` on the host. Returns [batch, hidden].
+        """Attends from ``x`` [batch, hidden] to the blocks that ``block_table`` [batch, blocks] int32 lists.
+
+        Lengths count the new token: ``lens`` on the device, ``kv_lens`` on the host. Returns [batch, hidden].
         """
         position = (lens - 1).unsqueeze(1)
         block = block_table.gather(1, position // self.block_size).squeeze(1).long()

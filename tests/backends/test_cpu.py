@@ -91,7 +91,7 @@ def test_a_number_is_frozen_unless_it_has_a_slot(capture: Captured) -> None:
     frozen, updatable = capture(
         lambda: [x * scale[0]],
         lambda: [x * scale[0]],
-        slots=lambda recording: slot_of("aten::mul", "other", 3.0)(recording),
+        slots=slot_of("aten::mul", "other", 3.0),
     )
     scale[0] = 7.0
     updatable.update(0, 5.0)

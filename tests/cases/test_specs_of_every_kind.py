@@ -227,9 +227,11 @@ def test_a_fallback_to_eager_moves_a_state_that_no_bucket_bounds(case):
         ("class Model:\n    @classmethod\n    def step(cls, x): return x * 2", "model.step"),
         ("import functools\ndef Model(): return functools.partial(torch.mul, other=2)", "model"),
         (
-            "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-            "        self.parts = nn.ModuleList([nn.Identity(), nn.Sequential(nn.Identity())])\n"
-            "        self.parts[1].forward = lambda x: x * 2",
+            (
+                "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+                "        self.parts = nn.ModuleList([nn.Identity(), nn.Sequential(nn.Identity())])\n"
+                "        self.parts[1].forward = lambda x: x * 2"
+            ),
             "model.parts.1",
         ),
         (

@@ -28,7 +28,13 @@ def environment():
     except importlib.metadata.PackageNotFoundError:
         pytest.fail("torch_npu is not installed: the NPU backend is tested on it (pip install -e '.[dev,npu]')")
     made = {name: value for name, value in os.environ.items() if name != "TORCH_DEVICE_BACKEND_AUTOLOAD"}
-    built = subprocess.run([sys.executable, str(CANN / "build.py")], capture_output=True, text=True, check=False, env=made)
+    built = subprocess.run(
+        [sys.executable, str(CANN / "build.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=made,
+    )
     if built.returncode != 0:
         pytest.fail(f"the emulated CANN does not build: {built.stderr}")
     libraries = [built.stdout.strip(), *filter(None, made.get("LD_LIBRARY_PATH", "").split(os.pathsep))]

@@ -101,6 +101,12 @@ class CpuBackend:
         """Any argument can be updated."""
         return True
 
+    def begin(self) -> None:
+        """Nothing to prepare."""
+
+    def end(self) -> None:
+        """Nothing to put back."""
+
     @contextmanager
     def active(self) -> Iterator[None]:
         """There is one CPU."""

@@ -54,7 +54,7 @@ class _Builder:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._graph = Graph()
+        self._graph: Any = Graph()  # its stub knows half of it
         self._constants: dict[tuple[type, Any], Any] = {}
         self.lists: list[list[torch.Tensor]] = []
         self._tensors = self._unpacked(list(program.tensors))
@@ -73,7 +73,7 @@ class _Builder:
             output.setType(returned.type)
         self._graph.appendNode(node)
         if node.schema() != str(schema):
-            message = f"{step.op.name()} resolved to {node.schema()}"
+            message = f"{step.op} resolved to {node.schema()}"
             raise UnsupportedProgramError(message)
         for output, copy in zip(outputs, step.copies, strict=False):
             self._copy(output, copy)

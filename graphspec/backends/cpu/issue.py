@@ -137,7 +137,7 @@ def _out_overload(op: OpOverload) -> OpOverload | None:
         outs = sum(a.is_out for a in candidate._schema.arguments)
         tensors = all(str(a.type) == "Tensor" for a in candidate._schema.arguments if a.is_out)
         if outs and outs == len(op._schema.returns) and given == wanted and tensors:
-            real = torch._C._dispatch_has_kernel_for_dispatch_key(candidate.name(), "CPU")
+            real = torch._C._dispatch_has_kernel_for_dispatch_key(str(candidate._name), "CPU")
             return candidate if real else None
     return None
 
@@ -153,7 +153,7 @@ def _numbers_as_tensors(call: Call, arguments: Mapping[str, Any]) -> Iterable[An
             yield value
 
 
-def promoting_dtype(number: bool | complex, operands: Iterable[Ref]) -> torch.dtype:
+def promoting_dtype(number: complex, operands: Iterable[Ref]) -> torch.dtype:
     """The dtype of a 0-d tensor that, beside ``operands``, promotes as the bare number does.
 
     The number's own dtype comes first: kernels for half precision read such a scalar unrounded.

@@ -63,7 +63,8 @@ def _wait(result: Any) -> None:
     """Wait for a collective. In eager the model's own code did, after the call that was recorded."""
     for item in result if isinstance(result, (tuple, list)) else (result,):
         if isinstance(item, torch.ScriptObject):
-            item.wait()
+            handle: Any = item
+            handle.wait()
 
 
 def _copy(destinations: Any, results: Any) -> None:

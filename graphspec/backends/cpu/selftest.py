@@ -48,7 +48,8 @@ def _outcome(replayer: type[PythonReplayer | Interpreter]) -> list[torch.Tensor]
 def _program(inputs: list[torch.Tensor], generator: torch.Generator) -> Program:
     recorder = Recorder("self-test")
     with torch.no_grad(), recorder:
-        outputs = _region(*inputs, generator)
+        x, y, rows = inputs
+        outputs = _region(x, y, rows, generator)
     recording = recorder.recording
     refs = [recording.ref(output) for output in outputs]
     arena = {index: torch.empty(size, dtype=torch.uint8) for index, size in enumerate(recording.bytes)}

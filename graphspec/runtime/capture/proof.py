@@ -85,7 +85,7 @@ def _other_operators(region: str, first: Recording, second: Recording) -> Diagno
         return _finding(
             "GS721",
             f"region '{region}' does not call the same operators on every run: first {seen[0]}, then {seen[1]}",
-            (after or before).site,  # type: ignore[union-attr]
+            (after or before).site,
             "a branch or a size depends on a value; use torch.where, a bucketed dim, or a param with specialize: true",
         )
     return None

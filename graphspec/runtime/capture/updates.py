@@ -157,7 +157,7 @@ def occurrences(region: language.Region, update: language.Update, recording: Rec
     return [named[position] for position in update.at]
 
 
-def _binding(  # noqa: PLR0913 - one slot is all of these
+def _binding(
     region: language.Region,
     update: language.Update,
     recording: Recording,
@@ -233,7 +233,7 @@ def _meta(ref: Ref) -> torch.Tensor:
 
 
 def _is(call: Call, op: str) -> bool:
-    name = str(call.op.name())
+    name = str(call.op._name)
     return op in {name, name.partition(".")[0], call.name}
 
 

@@ -149,7 +149,6 @@ CONDITIONS: Mapping[str, Callable[[Call], bool]] = {
     "number_to_device": _number_to_device,
     "tensor_std": lambda call: isinstance(call.argument(1, "std"), Tensor),
     "tensor_bounds": lambda call: any(True for _ in tensors(call.args[:2])),
-    "tensor_bounds": lambda call: any(True for _ in tensors(call.args[:2])),
     "histogram_without_range": lambda call: call.argument(2, "min", 0) == call.argument(3, "max", 0),
     "fill_with_tensor": lambda call: (
         isinstance(call.argument(2, "value"), Tensor) and not call.is_host(call.argument(2, "value"))

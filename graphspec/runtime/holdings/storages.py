@@ -30,7 +30,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def outside_inference() -> Iterator[None]:
-    """What is made here is written in place later, which no inference tensor allows: the caller's mode stays outside."""
+    """What is made here is written in place later, as no inference tensor may be: the caller's mode stays outside."""
     if not torch.is_inference_mode_enabled():
         yield
         return

@@ -46,8 +46,8 @@ def guard_for(context: Context, graphs: GraphSet) -> Watchers:
             expected.setdefault(id(held), ([], held))[0].append(slot)
         if not slots:
             context.warn(
-                f"a graph reads a tensor {list(tensor.shape)} that no attribute, closure or global leads to; it is kept "
-                "alive, but nobody can see it replaced"
+                f"a graph reads a tensor {list(tensor.shape)} that no attribute, closure or global leads to; it is "
+                "kept alive, but nobody can see it replaced"
             )
     host = FrozenGuard(frozen(found, graphs.loaded, graphs.moving))
     return Watchers(Guard(list(expected.values()), found.modules), host)

@@ -66,7 +66,7 @@ class Clock:
         return None
 
     def overwritten_since(self, producer: Graph, value: str, since: int) -> Graph | None:
-        """The same for a result that was lent at tick ``since``: its producer counts too, at any bucket if it is static."""
+        """The same for a result lent at tick ``since``: its producer counts too, at any bucket if it is static."""
         if (value, producer.bucket) in self._spans:
             return self.overwritten_by(value, producer.bucket, since)
         for graph in self._graphs.values():
@@ -89,8 +89,8 @@ class Clock:
         now = {dim: sizes.get(dim, then[dim] if read.bucket is None else read.bucket[dim]) for dim in read.dims}
         if then != now:
             message = (
-                f"region '{reader}' reads '{read.value}' in a run at {_listed(now)}, and region '{read.producer}' made it "
-                f"last at {_listed(then)}"
+                f"region '{reader}' reads '{read.value}' in a run at {_listed(now)}, and region '{read.producer}' made "
+                f"it last at {_listed(then)}"
             )
             raise OrderError(message, hint=f"run the sequence that replays '{read.producer}' first, at the same sizes")
 

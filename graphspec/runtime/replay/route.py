@@ -156,7 +156,6 @@ class EagerStep:
         self._graphs.clock.ran(self.region, self._bucket, self._sizes)
 
     def _read(self, name: str, run: Run) -> Any:
-        context = self._context
         if name in run.params:
             return run.params[name]
         if name in run.env:
@@ -298,8 +297,8 @@ def _lender(graphs: GraphSet, captured: CapturedRegion, name: str) -> Callable[[
             culprit = graphs.clock.overwritten_since(captured.plan, name, since)
             if culprit is not None:
                 message = (
-                    f"the result '{name}' of region '{region}' is read too late: its memory was lent (copy: false), and "
-                    f"region '{culprit.region}' was replayed since"
+                    f"the result '{name}' of region '{region}' is read too late: its memory was lent (copy: false), "
+                    f"and region '{culprit.region}' was replayed since"
                 )
                 raise OrderError(message, hint=f"read '{name}' before the next run, or declare it without copy: false")
 

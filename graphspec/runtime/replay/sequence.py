@@ -88,7 +88,7 @@ class BoundSequence:
         try:
             self._fill(request, route, fills)
             run = Run(padded_params(self._context, request.params, bucket) if route.padded else request.params)
-            if torch.autograd._profiler_enabled():
+            if torch._C._autograd._profiler_enabled():
                 _run_named(route, run)
             else:
                 for step in route.steps:

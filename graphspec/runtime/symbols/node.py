@@ -38,7 +38,7 @@ class Node:
     __slots__ = ("_binding", "interval", "origin", "params", "reads", "text", "value")
     constant = None  # asked for by torch
 
-    def __init__(  # noqa: PLR0913 - one node is all of these
+    def __init__(
         self,
         reads: Reads,
         value: Number,

@@ -6,6 +6,7 @@ import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -52,7 +53,8 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
             import numpy as np
 
             wide = {torch.bfloat16: torch.float32}  # numpy has no bfloat16; float32 holds every value of it
-            np.savez(path, **{n: t.to(wide.get(t.dtype, t.dtype)).numpy() for n, t in plain.items()})
+            arrays: dict[str, Any] = {n: t.to(wide.get(t.dtype, t.dtype)).numpy() for n, t in plain.items()}
+            np.savez(path, **arrays)
             return
     except OSError as error:
         message = f"--output: {path.absolute()} cannot be written: {error.strerror or error}"

@@ -38,7 +38,7 @@ class InputCheck:
         self._dtype: torch.dtype = getattr(torch, str(buffer.dtype))
         shape = buffer.shape or ()
         self._rank = len(shape)
-        fixed = {name: value for name, value in constants.items()}
+        fixed = dict(constants)
         self._axes = tuple(
             axis.factor * fixed[axis.dim] if isinstance(axis, language.DimSize) and axis.dim in fixed else axis
             for axis in shape
@@ -52,7 +52,10 @@ class InputCheck:
         """
         if not isinstance(value, torch.Tensor):
             self._refuse(f"takes a tensor, and a {type(value).__name__} came", "torch.as_tensor makes one")
-        value = plain(value)
+        tensor: torch.Tensor = plain(value)
+        return self._checked(tensor, sizes)
+
+    def _checked(self, value: torch.Tensor, sizes: dict[str, tuple[int, str]]) -> torch.Tensor:
         if value.layout is not torch.strided or value.is_meta:
             what = "a meta tensor, which holds no values," if value.is_meta else f"a {value.layout} tensor"
             self._refuse(f"takes a dense tensor, and {what} came", "pass x.to_dense(), on the CPU or the device")
@@ -140,8 +143,9 @@ class ParamCheck:
         self._constants = constants
 
     def __call__(self, value: Any, sizes: dict[str, tuple[int, str]]) -> Any:
-        """``value`` as a Python scalar or a nested list of its own, an int given for a float as that float; adds the
-        sizes of bucketed dims it shows.
+        """``value`` as a Python scalar or a nested list of its own; adds the sizes of bucketed dims it shows.
+
+        An int given for a float becomes that float.
 
         Raises InputError naming the param, what was expected and what came.
         """

@@ -54,8 +54,9 @@ def _drawn(dtype: torch.dtype) -> torch.dtype:
 
 
 def default_param(param: language.Param, shape: tuple[int, ...]) -> Any:
-    """The value a param has when none was given: its default (a scalar fills the shape), else zero, False, its
-    minimum, or its first choice.
+    """The value a param has when none was given.
+
+    Its default (a scalar fills the shape), else its first choice, its minimum, zero or False.
     """
     value = param.default
     if value is None:

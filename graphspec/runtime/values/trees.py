@@ -101,11 +101,12 @@ class _Flattener:
             items = {key: part(leaves) for key, part in parts.items()}
             if type(value) is dict:
                 return items
-            if dataclasses.is_dataclass(value):  # ModelOutput: a dict whose keys are fields
-                return type(value)(**items)
-            again = copy.copy(value)
+            kind: Any = type(value)
+            if dataclasses.is_dataclass(kind):  # ModelOutput: a dict whose keys are fields
+                return kind(**items)
+            again: Any = copy.copy(value)
             for key, item in items.items():
-                again[key] = item  # type: ignore[index]
+                again[key] = item
             return again
 
         return rebuild

@@ -1,4 +1,4 @@
-"""specs/paged-decode, 64 steps with growing lengths, against the same model in plain PyTorch with its cache in order."""
+"""specs/paged-decode, 64 steps with growing lengths, against the same model in plain PyTorch, its cache in order."""
 
 import importlib.util
 import math
