@@ -169,7 +169,7 @@ class Recorder(TorchDispatchMode):
     """
 
     def __init__(self, region: str, names: ModuleNames | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.region = region
         self._names = names
         self.recording = Recording()

@@ -39,7 +39,7 @@ class FunctionWatch(TorchFunctionMode):
         return outcome.result
 
 
-class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class DispatchWatch(TorchDispatchMode):
     """Reports hazardous operators."""
 
     def __init__(self, watch: Watch) -> None:

@@ -167,7 +167,7 @@ class Watch:
     def _row(self, op: OpOverload) -> tuple[str, tuple[Hazard, ...], bool]:
         known = self._rows.get(op)
         if known is None:
-            name = str(op.name()).partition(".")[0]  # type: ignore[no-untyped-call]
+            name = str(op.name()).partition(".")[0]
             tagged = tuple(row for tag, row in TAGGED.items() if getattr(torch.Tag, tag) in op.tags)
             draws = "Generator" in str(op._schema)
             known = (name, OPERATORS.get(name, tagged[:1]), draws)

@@ -48,7 +48,7 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 def weak(storage: torch.UntypedStorage) -> StorageWeakRef:
     """A weak reference to a storage: hashable, and as long as it lives the address is not reused."""
-    return StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+    return StorageWeakRef(storage)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

@@ -155,7 +155,7 @@ class _Float(torch.SymFloat):
 def symbol(node: Node) -> Any:
     """The number that torch and the model see."""
     if type(node.value) is bool:
-        return torch.SymBool(node)  # type: ignore[no-untyped-call]
+        return torch.SymBool(node)
     return _Int(node) if type(node.value) is int else _Float(node)  # type: ignore[no-untyped-call]
 
 

@@ -124,7 +124,7 @@ class Trace:
         return result
 
 
-class _Recorder(Recorder):  # type: ignore[no-untyped-call]
+class _Recorder(Recorder):
     """Records the calls as with plain numbers, so that no kernel reads a symbol."""
 
     def __init__(self, region: str, names: ModuleNames | None, trace: Trace) -> None:

@@ -49,7 +49,7 @@ class Kernels(TorchDispatchMode):
         except Exception as error:
             if lacks_value(error) or not isinstance(func, OpOverload):
                 raise
-            name = str(func.name()).removesuffix(".default")  # type: ignore[no-untyped-call]
+            name = str(func.name()).removesuffix(".default")
             if func.namespace not in _BUILT_IN or "Unsupported" in type(error).__name__:
                 raise KernelMissingError(name, _reason(error), site()) from error
             made = _tried(func, args, kwargs)

@@ -63,7 +63,7 @@ class PassResult:
         return not any(region.ended for region in self.regions.values())
 
 
-class _FakeRecorder(Recorder):  # type: ignore[no-untyped-call]
+class _FakeRecorder(Recorder):
     """Leaves out the question for its device that every operator asks a fake tensor."""
 
     def __torch_dispatch__(

@@ -102,7 +102,7 @@ class _Flattener:
             if type(value) is dict:
                 return items
             kind: Any = type(value)
-            if dataclasses.is_dataclass(kind):  # ModelOutput: a dict whose keys are fields
+            if hasattr(kind, "__dataclass_fields__"):  # ModelOutput: a dict whose keys are fields
                 return kind(**items)
             again: Any = copy.copy(value)
             for key, item in items.items():
