@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from textwrap import dedent
-from time import perf_counter
 
 import pytest
 from hypothesis import given
@@ -511,15 +510,8 @@ def test_the_work_grows_linearly_with_the_regions():
 
 
 @pytest.mark.parametrize(("regions", "buckets"), [(1000, 1), (48, 50)])
-def test_a_large_spec_compiles_in_less_than_300_ms(regions, buckets):
-    spec = chain(regions, buckets)
-    times = []
-    for _ in range(5):
-        start = perf_counter()
-        plan = compile_spec(spec)
-        times.append(perf_counter() - start)
-    assert len(plan.graphs) == regions * buckets
-    assert min(times) < 0.3
+def test_a_large_spec_has_every_graph(regions, buckets):
+    assert len(compile_spec(chain(regions, buckets)).graphs) == regions * buckets
 
 
 def test_inline_regions_have_a_pool_but_no_graph_until_they_are_met():

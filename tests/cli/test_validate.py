@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -221,22 +220,3 @@ def test_colour_is_for_terminals_only(variable, coloured, folder):
     os.close(main)
     piped = subprocess.run(command, capture_output=True, check=False, env={**environment, "PYTHONPATH": str(ROOT)})
     assert b"\x1b[" not in piped.stdout
-
-
-def cpu_seconds(command):
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def test_validate_takes_at_most_1_6_times_the_import_of_its_libraries(tmp_path):
-    """CPU time, which other work on the machine does not lengthen much; the least of several runs of each."""
-    prefix = [sys.executable, "-X", f"pycache_prefix={tmp_path}"]
-    validate = [*prefix, "-m", "graphspec", "validate", GOOD]
-    libraries = [*prefix, "-c", "import yaml, jsonschema, click"]
-    compiled = {**os.environ}
-    compiled.pop("PYTHONDONTWRITEBYTECODE", None)
-    subprocess.run(validate, check=True, capture_output=True, cwd=ROOT, env=compiled)
-    ours, theirs = (min(cpu_seconds(command) for _ in range(7)) for command in (validate, libraries))
-    assert ours <= 1.6 * theirs
