@@ -224,10 +224,6 @@ UNUSUAL = {
         "self.memo = {}",
         ("if x.shape not in self.memo: self.memo[x.shape] = torch.arange(6.0)\nreturn x * self.memo[x.shape]"),
     ),
-    "memo by id": (
-        "self.memo = {}",
-        "if id(x) not in self.memo: self.memo[id(x)] = x * 2\nreturn self.memo[id(x)] * 1",
-    ),
     "lru_cache on a tensor": (
         "import functools; self.f = functools.lru_cache(lambda v: v * 2)",
         "return self.f(x) * 1",
@@ -272,7 +268,6 @@ UNUSUAL = {
         "self.b = torch.zeros(6); self.n = self.b.numpy()",
         "self.n += 1; return x + self.b",
     ),
-    "gc": ("", "import gc; return x * (len(gc.get_objects()) % 3 + 1)"),
     "exceptions as control": (
         "",
         "try:\n    raise ValueError(1)\nexcept ValueError as e:\n    return x * e.args[0]",
