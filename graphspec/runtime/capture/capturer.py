@@ -146,18 +146,17 @@ class Capturer:
                 values = self._start(bucket, run=1)
                 last = max(at for at, warmup in enumerate(warmups) if number < warmup)
                 for stage in stages[: last + 1]:  # those with less warm-up too: a later one reads what they make
-                    if stage.event.graph is not None and number == 0:
-                        self._first_call(stage.event, values)
-                    else:
+                    if stage.event.graph is None:
                         self._call(stage.event, values)
+                        continue
+                    with Recorder(stage.event.region) as recorder:
+                        self._call(stage.event, values)
+                    self._kept.note(recorder.recording, self._read(stage.event, values))
 
-    def _first_call(self, event: Event, values: _Values) -> None:
-        """Warm up a region, and note what it makes of its inputs, in case it keeps it."""
-        recorder = Recorder(event.region)
-        read = {wire.value: values.env.get(wire.value) for wire in self._context.plan.regions[event.region].reads}
-        with recorder:
-            self._call(event, values)
-        self._kept.note(recorder.recording, [leaf for value in read.values() for leaf in leaves_of(value)])
+    def _read(self, event: Event, values: _Values) -> list[torch.Tensor]:
+        """The tensors that a region is given."""
+        read = [values.env.get(wire.value) for wire in self._context.plan.regions[event.region].reads]
+        return [leaf for value in read for leaf in leaves_of(value)]
 
     def _dry_runs(self, session: Session) -> None:
         for bucket, stages in self._stages:
@@ -215,6 +214,7 @@ class Capturer:
         refused += overtaken(context, region.name, trees, values.origins)
         refused += effects.result_writes(context, region, recording, values.origins, results)
         refused += self._kept.findings(region.name, recording)
+        self._kept.note(recording, self._read(event, values))
         loaded = self._code.loaded()
         errors, warnings = effects.host_changes(region.name, session, recording, seen, loaded)
         context.warn(*(str(finding) for finding in watched.findings if finding.severity == "warning"), *warnings)
@@ -276,6 +276,7 @@ class Capturer:
                 elif stage.fresh:
                     findings += self._capture(event, event.graph, values)
                     recording = self._set.regions[event.region, event.bucket].graph.recording
+                    findings += self._kept.findings(event.region, recording)
                     findings += effects.host_changes(event.region, session, recording, seen, self._set.loaded)[0]
                 else:
                     self._use_captured(event, values)

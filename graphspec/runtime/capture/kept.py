@@ -1,4 +1,4 @@
-"""Tensors that a first call made out of its inputs and kept: ``if self.mask is None: self.mask = x > 0``.
+"""Tensors that an earlier call made out of its inputs and kept: ``if self.mask is None: self.mask = x > 0``.
 
 What warm-up creates stays, so that lazy tables and caches are captured as they will be used. A tensor computed from
 the *values* of an input must not: eager would have made it from the caller's first input, not from warm-up's.
@@ -31,13 +31,13 @@ class _Kept:
 
 
 class KeptInputs:
-    """The storages that the first calls of regions made from input values."""
+    """The storages that earlier calls of regions made from input values."""
 
     def __init__(self) -> None:
         self._kept: dict[int, _Kept] = {}
 
     def note(self, recording: Recording, inputs: Iterable[torch.Tensor]) -> None:
-        """A first call of a region, recorded, on ``inputs``."""
+        """A call of a region, recorded, on ``inputs``."""
         given = {tensor.untyped_storage()._cdata for tensor in inputs}
         made, written = _dependent(recording, given)
         for index, site in {**written, **made}.items():
@@ -52,8 +52,8 @@ class KeptInputs:
             if kept is None or (kept.written_only and index in recording.written):
                 continue
             message = (
-                f"region '{region}' reads a tensor {list(outside.tensor.shape)} that its first call made from an input "
-                f"and kept, at {kept.site}: warm-up's input is not the caller's first one"
+                f"region '{region}' reads a tensor {list(outside.tensor.shape)} that an earlier call made from an "
+                f"input and kept, at {kept.site}: warm-up's input is not the caller's first one"
             )
             hint = "compute it in every call, or make it in __init__ from what does not depend on inputs"
             yield Diagnostic("GS720", message, file=kept.site.file, line=kept.site.line, hint=hint)
