@@ -149,9 +149,10 @@ class Capturer:
                     if stage.event.graph is None:
                         self._call(stage.event, values)
                         continue
+                    read = self._read(stage.event, values)
                     with Recorder(stage.event.region) as recorder:
                         self._call(stage.event, values)
-                    self._kept.note(recorder.recording, self._read(stage.event, values))
+                    self._kept.note(recorder.recording, read)
 
     def _read(self, event: Event, values: _Values) -> list[torch.Tensor]:
         """The tensors that a region is given."""
@@ -183,7 +184,7 @@ class Capturer:
         context, region = self._context, self._region(event)
         recorder = Recorder(region.name, self._names)
         generators = [_generator(context.model, path, region.name) for path in region.generators]
-        before = effects.layouts(context, region.name, values.env)
+        before, read = effects.layouts(context, region.name, values.env), self._read(event, values)
         with inside_capture(region.name), self._watch(region, generators) as watched:
             try:
                 with recorder, self._code.watching():
@@ -213,8 +214,8 @@ class Capturer:
         refused += effects.copy_writes(region.name, recording, self._copy_storages())
         refused += overtaken(context, region.name, trees, values.origins)
         refused += effects.result_writes(context, region, recording, values.origins, results)
-        refused += self._kept.findings(region.name, recording)
-        self._kept.note(recording, self._read(event, values))
+        refused += self._kept.findings(region.name, recording, read)
+        self._kept.note(recording, read)
         loaded = self._code.loaded()
         errors, warnings = effects.host_changes(region.name, session, recording, seen, loaded)
         context.warn(*(str(finding) for finding in watched.findings if finding.severity == "warning"), *warnings)
@@ -274,9 +275,10 @@ class Capturer:
                 if event.graph is None:
                     self._use_copies(event, values)
                 elif stage.fresh:
+                    read = self._read(event, values)
                     findings += self._capture(event, event.graph, values)
                     recording = self._set.regions[event.region, event.bucket].graph.recording
-                    findings += self._kept.findings(event.region, recording)
+                    findings += self._kept.findings(event.region, recording, read)
                     findings += effects.host_changes(event.region, session, recording, seen, self._set.loaded)[0]
                 else:
                     self._use_captured(event, values)

@@ -45,10 +45,11 @@ class KeptInputs:
             if storage is not None and recording.is_born(index):
                 self._kept[storage._cdata] = _Kept(weak(storage), site, index not in made)
 
-    def findings(self, region: str, recording: Recording) -> Iterator[Diagnostic]:
-        """What ``region`` reads of them in a later call."""
+    def findings(self, region: str, recording: Recording, inputs: Iterable[torch.Tensor]) -> Iterator[Diagnostic]:
+        """What ``region`` reads of them in a later call, besides its ``inputs``."""
+        given = {tensor.untyped_storage()._cdata for tensor in inputs}
         for index, outside in recording.outside.items():
-            kept = self._kept.get(outside.storage._cdata)
+            kept = self._kept.get(outside.storage._cdata) if outside.storage._cdata not in given else None
             if kept is None or (kept.written_only and index in recording.written):
                 continue
             message = (
