@@ -320,7 +320,7 @@ def test_a_value_passed_on_is_refused_where_its_maker_runs_again_before_the_read
 
 def test_a_region_that_sets_what_it_reads_to_other_memory_is_refused(opened):
     error = refusal(opened, "h", "h.set_(self.scale)", "h")
-    assert refused(error) == ["GS724"]
+    assert "GS724" in refused(error)
     assert "changes the memory of 'h'" in str(error.value)
 
 
@@ -367,3 +367,51 @@ def test_a_specialized_param_of_one_sequence_makes_no_graphs_anew_for_another(op
     assert runner["whole"](x=torch.ones(3), kind="times")["y"].tolist() == [10, 10, 10]
     assert runner["part"](x=torch.ones(3))["h"].tolist() == [2, 2, 2]
     assert len(runner.graphs) == 4
+
+
+VIEW_OF_AN_INPUT = """
+def first(self, x):
+    return x.view(-1)
+
+def second(self, h, z):
+    return h + z
+"""
+VIEW_OF_AN_INPUT_SPEC = """
+buffers:
+  x: {shape: [2, 3], dtype: float32}
+  z: {shape: [6], dtype: float32}
+  h: {role: output, shape: [6], dtype: float32 KEYS}
+  y: {role: output, shape: [6], dtype: float32}
+regions:
+  first: {call: model.first, inputs: [x], outputs: h EAGER}
+  second: {call: model.second, inputs: [h, z], outputs: y}
+replay: STEPS
+"""
+
+
+def view_of_an_input(opened, keys, eager, steps):
+    spec = VIEW_OF_AN_INPUT_SPEC.replace("KEYS", keys).replace("EAGER", eager).replace("STEPS", steps)
+    return opened(VIEW_OF_AN_INPUT, spec)
+
+
+ACROSS_RUNS = "{whole: [first, second], part: [second]}"
+
+
+def test_a_view_of_an_input_is_read_in_its_own_run_only(opened):
+    runner = view_of_an_input(opened, "", "", "[first, second]")
+    for value in (1.0, 2.0):
+        assert runner.run(x=torch.full((2, 3), value), z=torch.ones(6))["y"].tolist() == [value + 1] * 6
+    with pytest.raises(HazardError, match="lies in the memory of 'x'") as error:
+        view_of_an_input(opened, "", "", ACROSS_RUNS)
+    assert set(refused(error)) == {"GS729"}
+
+
+def test_a_view_of_an_input_is_not_lent(opened):
+    with pytest.raises(HazardError, match="which the next run overwrites"):
+        view_of_an_input(opened, ", copy: false", "", "[first, second]")
+
+
+def test_what_an_eager_region_returns_of_an_input_outlives_the_run(opened):
+    runner = view_of_an_input(opened, "", ", eager: true", "{whole: [first, second], part: [second], again: [first]}")
+    runner["whole"](x=torch.ones(2, 3), z=torch.zeros(6))
+    assert runner["part"](z=torch.ones(6))["y"].tolist() == [2.0] * 6

@@ -152,7 +152,9 @@ class EagerStep:
             copied = self._graphs.copies.get((name, self._bucket))
             if copied is not None:
                 self._refresh(name, copied.tree, copied.tensors, value)
-            run.env[name] = self._graphs.eager_values[name] = value
+            run.env[name] = value
+            if self._graphs.clock.needed:  # another sequence may read it, when the inputs are others
+                self._graphs.eager_values[name] = self._off_inputs(value)
         self._graphs.clock.ran(self.region, self._bucket, self._sizes)
 
     def _read(self, name: str, run: Run) -> Any:
@@ -200,6 +202,13 @@ class EagerStep:
             raise OrderError(message, hint="return tensors of fixed structure, or hand host values on as params")
         for static, leaf in zip(statics, given.leaves, strict=True):
             paste(static, leaf, name, self._bucket, self._sizes)
+
+    def _off_inputs(self, value: Any) -> Any:
+        """A value of this run that outlives it: what lies in an input buffer is copied."""
+        tree = flatten(value)
+        inputs = [b.whole for b in self._context.buffers.static.values() if b.spec.role == "input"]
+        storages = {whole.untyped_storage()._cdata for whole in inputs}
+        return tree.rebuild([x.clone() if x.untyped_storage()._cdata in storages else x for x in tree.leaves])
 
     def _own(self, value: Any) -> Any:
         """A result of its own: an eager region may return a view of graph memory."""

@@ -52,7 +52,19 @@ class Reference:
                 tensor.copy_(self._initial[name])
 
     def run(self, run: RunDraw, inputs: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> dict[str, Any]:
-        """The results of every region of the sequence, by name, at ``sizes``, the real ones."""
+        """The results of every region of the sequence, by name, at ``sizes``: the real ones, or those of the bucket.
+
+        Rows of states beyond the real ones stay as they were.
+        """
+        before = {name: tensor.clone() for name, tensor in self.states.items()}
+        results = self._run(run, inputs, sizes)
+        for name, tensor in self.states.items():
+            real = tensor[_rows(self._draw, name, run.sizes)].clone()
+            tensor.copy_(before[name])
+            tensor[_rows(self._draw, name, run.sizes)].copy_(real)
+        return {name: cloned(value) for name, value in results.items()}
+
+    def _run(self, run: RunDraw, inputs: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> dict[str, Any]:
         draw = self._draw
         self._params.update(run.params)
         self._held.update((name, value) for name, value in inputs.items() if draw.buffers[name].get("hold"))
@@ -80,7 +92,8 @@ class Reference:
         if self._draw.buffers.get(name, {}).get("static"):
             value = value.clone()
         env[name] = self.values[name] = value
-        results[name] = cloned(value)
+        lent = not self._draw.buffers.get(name, {}).get("copy", True)
+        results[name] = value if lent else cloned(value)
 
     def _derived(self, run: RunDraw) -> dict[str, torch.Tensor]:
         found = {}
