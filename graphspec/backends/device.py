@@ -28,6 +28,7 @@ class DeviceGraph:
         self, backend: DeviceBackend, request: CaptureRequest, graph: Any, recording: Recording, outputs: Any
     ) -> None:
         self._module, self._device = backend.module, backend.device
+        self._current_device = backend.current_device()
         self.request = request
         self.graph = graph
         self.recording = recording
@@ -40,7 +41,7 @@ class DeviceGraph:
 
     def replay(self) -> None:
         """Launch the graph on the current stream of its device, whichever device is current."""
-        if self._module.current_device() == self._device.index:
+        if self._current_device() == self._device.index:
             self.launch()
             return
         with self._module.device(self._device):
@@ -86,6 +87,11 @@ class DeviceBackend:
     def graph_context(self, graph: Any, pool: Any, request: CaptureRequest) -> Any:
         """The device's own context manager around a capture."""
         raise NotImplementedError
+
+    def current_device(self) -> Callable[[], int]:
+        """What tells the current device, at the least cost."""
+        current: Callable[[], int] = self.module.current_device
+        return current
 
     def captured(self, request: CaptureRequest, graph: Any, recording: Recording, outputs: Any) -> DeviceGraph:
         """The finished graph."""

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ class NpuGraph(DeviceGraph):
             self._places.append((self._inputs[handled.index(slot.call)], name))
             self.update(len(self._places) - 1, slot.value)
         self._taken = torch.npu.Event() if records else None
+        self._launch = _replay_of(graph)
 
     def update(self, slot: int, value: Any) -> None:
         """Use ``value`` for a slot from the next replay on."""
@@ -78,7 +80,7 @@ class NpuGraph(DeviceGraph):
     def launch(self) -> None:
         """Launch the graph on the current stream, after an update of every updatable operator."""
         if self._taken is None:
-            self.graph.replay()
+            self._launch()
             return
         # An update launches operators inside of a task group: a dispatch mode around it (the watch of the capture, a
         # caller's profiler) would launch its own among them.
@@ -95,7 +97,7 @@ class NpuGraph(DeviceGraph):
         mode.update_stream = self._updates.stream
         mode.update_stream.wait_event(taken)
         self.graph.update(self._inputs)
-        self.graph.replay()
+        self._launch()
         taken.record()
 
 
@@ -112,6 +114,13 @@ class NpuBackend(DeviceBackend):
         self._mode = 0
         with self.active():
             self.updates = UpdateStream()
+
+    def current_device(self) -> Callable[[], int]:
+        """torch_npu's own function in C++: the device was initialized when this backend was opened."""
+        from torch_npu import _C
+
+        current: Callable[[], int] = getattr(_C, "_npu_getDevice", self.module.current_device)
+        return current
 
     def begin(self) -> None:
         """Launch from this thread, not through torch_npu's task queue, which is drained first.
@@ -192,6 +201,13 @@ def device_error(device: object, error: RuntimeError) -> DeviceError:
         "restart the process: torch_npu has stopped executing operators in this one"
     )  # fmt: skip
     return DeviceError(f"{device} failed: {reason_of(error)}", hint=hint)
+
+
+def _replay_of(graph: Any) -> Callable[[], None]:
+    """The replay in C++, without the logging that `torch.npu.NPUGraph` puts around it."""
+    from torch_npu import _C
+
+    return partial(_C._NPUGraph.replay, graph)
 
 
 def _handler(call: Call) -> Any:
