@@ -78,6 +78,8 @@ def _host_streams() -> dict[str, _Flag]:
 
 def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, tuple):
+        if set(map(type, one)) == {int}:  # the hundreds of words of Python's stream
+            return bool(one == other)
         return len(one) == len(other) and all(_equal(a, b) for a, b in zip(one, other, strict=True))
     return one.tobytes() == other.tobytes() if hasattr(one, "tobytes") else bool(one == other)
 
