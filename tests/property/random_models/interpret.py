@@ -89,6 +89,6 @@ def model_from(text: str, file: str, seed: int) -> torch.nn.Module:
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     names: dict[str, Any] = {"__name__": "drawn_model"}
     exec(compile(text, file, "exec"), names)  # noqa: S102  a generated module
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     model: torch.nn.Module = names["build"]()
     return model.eval()

@@ -99,7 +99,7 @@ class _Trial:
 
     def run(self) -> Outcome:
         before = contents(self._model)
-        torch.manual_seed(17)
+        torch.default_generator.manual_seed(17)
         stream = torch.get_rng_state()
         with graphspec.open(self._path, model=self._model, device="cpu") as runner:
             if not torch.equal(torch.get_rng_state(), stream):
@@ -120,7 +120,7 @@ class _Trial:
         except NeverMadeError as error:
             sequence(**inputs, **params)  # must refuse
             raise WrongError(f"run {number} reads '{error}', which nothing has made") from None
-        torch.manual_seed(run.seed)
+        torch.default_generator.manual_seed(run.seed)
         got = sequence(**{name: value.clone() for name, value in inputs.items()}, **params)
         got = {name: owned(value) for name, value in got.items()}
         place = f"run {number} ({run.sequence} at {dict(run.sizes)})"

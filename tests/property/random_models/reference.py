@@ -71,7 +71,7 @@ class Reference:
         env = {**self.values, **self._params, **self._held, **inputs, **self._derived(run)}
         env.update((name, tensor[_rows(draw, name, sizes)]) for name, tensor in self.states.items())
         results: dict[str, Any] = {}
-        torch.manual_seed(run.seed)
+        torch.default_generator.manual_seed(run.seed)
         with torch.no_grad():
             for step in draw.sequences[run.sequence]:
                 region = draw.region(step)
