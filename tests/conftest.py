@@ -10,8 +10,12 @@ if "cann" not in " ".join(sys.argv):
     sys.modules.setdefault("torch_npu", None)
 
 
+# Folders whose tests load torch_npu, each in a process of its own: only where a command names them.
+OF_THEIR_OWN_PROCESS = ("cann", "device")
+
+
 def pytest_ignore_collect(collection_path, config):
-    """tests/cann loads torch_npu and runs in a process of its own: `pytest tests/cann`."""
-    if collection_path.name == "cann" and not any("cann" in argument for argument in config.args):
-        return True
+    if collection_path.name in OF_THEIR_OWN_PROCESS:
+        named = any(collection_path.name in argument for argument in config.args)
+        return None if named else True
     return None

@@ -30,8 +30,10 @@ def build_model(spec: language.Spec, device: torch.device) -> Any:
     """
     factory = import_object(spec.model.factory, spec.folder)
     arguments = _arguments(spec.model.args, largest_sizes(spec))
-    torch.manual_seed(spec.seed)
-    model = call_user_code(factory, f"the factory {spec.model.factory}", **arguments)
+    # The caller's random streams go on where they were.
+    with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
+        torch.manual_seed(spec.seed)
+        model = call_user_code(factory, f"the factory {spec.model.factory}", **arguments)
     if model is None:
         message = f"the factory {spec.model.factory} returned None"
         raise ModelError(message, hint="return the model from the factory")

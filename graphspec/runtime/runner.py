@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from graphspec.runtime.hazards import capturing
 from graphspec.runtime.holdings.storages import outside_inference
 from graphspec.runtime.holdings.watchers import Watchers, guard_for
 from graphspec.runtime.model import build_model, refuse_other_devices
+from graphspec.runtime.process import Forks
 from graphspec.runtime.ranks import agree
 from graphspec.runtime.regions import bind_regions
 from graphspec.runtime.replay.failures import device_failures
@@ -101,7 +101,7 @@ class Runner:
         self._progress = progress
         self._sets: dict[Variant, GraphSet] = {}
         self._guards: dict[Variant, Watchers] = {}
-        self._pid = os.getpid()
+        self._forks = Forks.count
         self._lock = threading.RLock()
         self._busy = False
         self._captured = False
@@ -312,7 +312,7 @@ class Runner:
 
         Raises ReplayError after `close`, before `capture`, and when a region runs its own runner.
         """
-        if os.getpid() != self._pid:
+        if Forks.count != self._forks:
             raise ReplayError("this runner belongs to the parent process", hint="open the spec again after the fork")
         self._lock.acquire()
         refusal = self._refusal(captured=captured)

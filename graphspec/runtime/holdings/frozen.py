@@ -171,8 +171,12 @@ def _inherited(part: Part, own: Collection[str], names: Collection[str]) -> Iter
 
 def _is_named(found: Reach, owner: Any, names: Collection[str]) -> bool:
     """Whether loaded code can get to a container: by a name that holds it, or that holds the container it is in."""
-    slots = found.slots_of(owner)
-    return any(slot.kind == "cell" or slot.key in names or any(up.key in names for up in slot.above) for slot in slots)
+    return any(
+        slot.kind == "cell"
+        or slot.key in names
+        or (slot.kind == "item" and any(above.key in names for above in slot.above))
+        for slot in found.slots_of(owner)
+    )
 
 
 def _shown(value: Any) -> str:
