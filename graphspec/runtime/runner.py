@@ -20,7 +20,8 @@ from graphspec.compiler import compile_spec
 from graphspec.errors import DeviceError, InputError, ReplayError
 from graphspec.loading import load
 from graphspec.plan import Bucket
-from graphspec.runtime.capture.capturer import Capturer, Progress
+from graphspec.runtime.capture.capturer import capture_graphs
+from graphspec.runtime.capture.stages import Progress
 from graphspec.runtime.capture.updates import specialized
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Variant
 from graphspec.runtime.devices import open_backend, without_broken_torch_npu
@@ -190,7 +191,7 @@ class Runner:
         graphs = self._sets.get(variant)
         if graphs is None:
             with outside_inference():
-                graphs = Capturer(self._context, variant, self._progress).capture()
+                graphs = capture_graphs(self._context, variant, self._progress)
             if len(self._sets) >= VARIANTS:
                 oldest = next(iter(self._sets))
                 self._sets.pop(oldest).release(self._context.backend)

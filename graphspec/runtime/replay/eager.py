@@ -11,7 +11,7 @@ from graphspec import plan as plans
 from graphspec import spec as language
 from graphspec.errors import InputError
 from graphspec.plan import concrete
-from graphspec.runtime.capture.capturer import check_output
+from graphspec.runtime.capture.outputs import check_output
 from graphspec.runtime.capture.write_back import apart
 from graphspec.runtime.context import Context
 from graphspec.runtime.replay.request import Request

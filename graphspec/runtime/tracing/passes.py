@@ -14,13 +14,13 @@ from graphspec.errors import CaptureError, Diagnostic, ModelError
 from graphspec.hazards import CODES as HAZARDS
 from graphspec.plan import Bucket
 from graphspec.runtime.capture import effects
+from graphspec.runtime.capture.dry_run import declared_generators
 from graphspec.runtime.capture.recording import Recorder, Recording
 from graphspec.runtime.capture.source import ModuleNames
 from graphspec.runtime.context import Context
 from graphspec.runtime.hazards import TraceEnded, inside_capture, watch
 from graphspec.runtime.hazards.fake import lacks_value
 from graphspec.runtime.holdings.code_names import CodeNames
-from graphspec.runtime.regions import attribute
 from graphspec.runtime.tracing import findings
 from graphspec.runtime.tracing.fake import FakeWorld
 from graphspec.runtime.tracing.host import HostState
@@ -179,7 +179,7 @@ class Pass:
     def _watched(self, name: str, recorder: Recorder) -> dict[str, Any]:
         context, tracer = self._context, self._tracer
         region = context.spec.regions[name]
-        generators = [self._generator(path, name) for path in region.generators]
+        generators = declared_generators(context.model, region)
         before = effects.layouts(context, name, self.values.environment)
         with (
             tracer.placement.judged() as met,
@@ -196,12 +196,6 @@ class Pass:
             finally:
                 self._found(*watched.findings, *self._effects(name, recorder.recording, before))
                 self._found(*findings.host_tensors(name, met, tracer.host, tracer.label))
-
-    def _generator(self, path: str, region: str) -> torch.Generator:
-        found = attribute(self._context.model, path, f"region '{region}'")
-        if not isinstance(found, torch.Generator):
-            raise ModelError(f"region '{region}': {path} is a {type(found).__name__}, and no torch.Generator")
-        return found
 
     def _effects(self, name: str, recording: Recording, before: Mapping[str, effects.Layout]) -> list[Diagnostic]:
         context = self._context

@@ -9,7 +9,7 @@ import torch
 
 from graphspec.errors import CaptureError, Diagnostic
 from graphspec.plan import Bucket
-from graphspec.runtime.capture.capturer import check_output
+from graphspec.runtime.capture.outputs import check_output
 from graphspec.runtime.capture.write_back import StaleViews, apart
 from graphspec.runtime.context import Context
 from graphspec.runtime.tracing import findings

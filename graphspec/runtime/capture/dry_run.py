@@ -1,0 +1,119 @@
+"""The dry run of one region, under watch: its hazards, its operators, and its results on one set of inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from graphspec import spec as language
+from graphspec.errors import CaptureError, Diagnostic, GraphSpecError, HazardError, ModelError
+from graphspec.runtime.capture import effects
+from graphspec.runtime.capture.calls import Calls, Values
+from graphspec.runtime.capture.eager_copies import EagerCopies
+from graphspec.runtime.capture.handed_on import overtaken
+from graphspec.runtime.capture.kept import KeptInputs
+from graphspec.runtime.capture.outputs import trees_of
+from graphspec.runtime.capture.recording import Recorder, Recording
+from graphspec.runtime.capture.source import ModuleNames
+from graphspec.runtime.capture.stages import Event
+from graphspec.runtime.capture.updates import update_findings
+from graphspec.runtime.context import Context
+from graphspec.runtime.hazards import Watch, inside_capture, watch
+from graphspec.runtime.holdings.code_names import CodeNames
+from graphspec.runtime.holdings.preserve import Session
+from graphspec.runtime.regions import attribute
+
+
+@dataclass
+class DryRun:
+    """What one region did on the first set of inputs: its calls, and copies of its results by output name.
+
+    ``origins`` are those of the storages that were there before it ran.
+    """
+
+    recording: Recording
+    results: dict[str, list[torch.Tensor]]
+    constants: dict[str, tuple[Any, ...]]
+    origins: dict[int, str]
+
+
+class DryRunner:
+    """Runs regions under watch. ``code`` collects the names that they load, ``kept`` the inputs that they keep."""
+
+    def __init__(self, context: Context, calls: Calls, copies: EagerCopies, names: ModuleNames) -> None:
+        self._context = context
+        self._calls = calls
+        self._copies = copies
+        self._names = names
+        self._results = {name for sequence in context.plan.sequences.values() for name in sequence.results}
+        self.code = CodeNames()
+        self.kept = KeptInputs()
+
+    def run(self, event: Event, values: Values, session: Session, seen: set[str]) -> tuple[DryRun, list[Diagnostic]]:
+        """Call a region. What it did, and the findings that refuse it; warnings go to the context.
+
+        ``seen`` are changes of the host that are reported already, or no captured region's to answer for.
+        Raises ModelError or CaptureError if it fails, and HazardError with what it did before that and may not.
+        """
+        context, region = self._context, self._context.spec.regions[event.region]
+        recorder = Recorder(region.name, self._names)
+        before, read = effects.layouts(context, region.name, values.env), self._calls.read(event, values)
+        with inside_capture(region.name), self._watch(region) as watched:
+            try:
+                with recorder, self.code.watching():
+                    outputs = self._calls.call(event, values)
+            except GraphSpecError as error:
+                refused = [finding for finding in watched.findings if finding.severity == "error"]
+                if refused:  # what the region did before it failed explains more than how it failed
+                    raise HazardError(refused) from error
+                raise
+        recording = recorder.recording
+        trees = trees_of(region.name, outputs)
+        if not recording.calls and not any(tree.leaves for tree in trees.values()):
+            message = f"region '{region.name}' records no operator and returns no tensor: there is nothing to replay"
+            raise CaptureError(message, hint="mark it `eager: true`, or leave it out of `replay`")
+        done = DryRun(
+            recording,
+            {name: [leaf.detach().clone() for leaf in tree.leaves] for name, tree in trees.items()},
+            {name: tree.constants for name, tree in trees.items()},
+            dict(values.origins),
+        )
+        refused = [finding for finding in watched.findings if finding.severity == "error"]
+        second = self._calls.params(event.bucket, run=2)
+        refused += update_findings(region, recording, values.params, second, context.backend)
+        refused += effects.input_writes(context, region, recording)
+        refused += effects.input_shapes(region.name, before, effects.layouts(context, region.name, values.env))
+        refused += effects.copy_writes(region.name, recording, self._copies.storages())
+        refused += overtaken(context, region.name, trees, values.origins)
+        refused += effects.result_writes(context, region, recording, values.origins, self._results)
+        refused += self.kept.findings(region.name, recording, read)
+        self.kept.note(recording, read)
+        errors, warnings = effects.host_changes(region.name, session, recording, seen, self.code.loaded())
+        context.warn(*(str(finding) for finding in watched.findings if finding.severity == "warning"), *warnings)
+        self._calls.note_origins(trees, values)
+        return done, refused + errors
+
+    def _watch(self, region: language.Region) -> AbstractContextManager[Watch]:
+        return watch(
+            region=region.name,
+            device_label=self._context.backend.name,
+            allowed_generators=declared_generators(self._context.model, region),
+            root=self._context.model,
+        )
+
+
+def declared_generators(model: Any, region: language.Region) -> Sequence[torch.Generator]:
+    """The objects that ``region.generators`` names. Raises ModelError for what is no torch.Generator."""
+    found = []
+    for path in region.generators:
+        generator = attribute(model, path, f"region '{region.name}'")
+        if not isinstance(generator, torch.Generator):
+            message = f"region '{region.name}': {path} is a {type(generator).__name__}, "
+            message += "and `generators` names torch.Generator objects"
+            raise ModelError(message, hint="give the path of the attribute that holds the generator")
+        found.append(generator)
+    return found
