@@ -290,3 +290,24 @@ def test_poison_makes_stale_reads_visible(capture: Captured) -> None:
     graph.replay()
     capture.backend.poison()
     assert graph.outputs[0].isnan().all()
+
+
+@pytest.mark.parametrize("reduction", [1, 2], ids=["mean", "sum"])
+@pytest.mark.parametrize("loss", ["binary_cross_entropy", "huber_loss", "mse_loss", "smooth_l1_loss"])
+def test_a_kernel_that_uses_its_result_as_scratch_leaves_its_neighbours_alone(
+    capture: Captured, loss: str, reduction: int
+) -> None:
+    x, y = torch.rand(64, 33), torch.rand(64, 33)
+    takes = {"binary_cross_entropy": (None, reduction), "huber_loss": (reduction, 1.0), "mse_loss": (reduction,)}
+
+    def region() -> list[torch.Tensor]:
+        before = x.sum(0)
+        value = getattr(torch.ops.aten, loss)(x, y, *takes.get(loss, (reduction, 1.0)))
+        return [before, value, y.sum(0), before * value]
+
+    (graph,) = capture(region)
+    for tensor in (x, y):
+        tensor.copy_(torch.rand(64, 33))
+    graph.replay()
+    for have, want in zip(graph.outputs, region(), strict=True):
+        assert torch.equal(have, want)

@@ -58,14 +58,16 @@ def command(environment):
 
 
 @pytest.fixture(scope="session")
-def on_device(environment):
-    """Runs one module of ``device/`` under pytest where the emulated device is; fails with its output."""
+def passes(environment):
+    """Runs test modules under a pytest of their own, where the emulated device is; fails with its output."""
 
-    def run(name):
-        options = ["-q", "-p", "no:cacheprovider", "--no-header", "-rA", "--tb=short"]
-        call = [sys.executable, "-m", "pytest", *options, str(HERE / "device" / name)]
-        done = subprocess.run(call, capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=900)
+    def run(*modules, **settings):
+        options = ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=short"]
+        call = [sys.executable, "-m", "pytest", *options, *map(str, modules)]
+        made = {**environment, **settings}
+        done = subprocess.run(call, capture_output=True, text=True, check=False, cwd=ROOT, env=made, timeout=900)
         if done.returncode != 0:
-            pytest.fail(f"{name} on the emulated NPU:\n{done.stdout}\n{done.stderr[-3000:]}", pytrace=False)
+            names = ", ".join(module.name for module in modules)
+            pytest.fail(f"{names} on the emulated NPU:\n{done.stdout}\n{done.stderr[-3000:]}", pytrace=False)
 
     return run

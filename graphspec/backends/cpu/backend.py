@@ -13,12 +13,13 @@ import torch
 from graphspec.backends.base import CaptureRequest, Slot
 from graphspec.backends.cpu.interpreter import Interpreter, UnsupportedProgramError
 from graphspec.backends.cpu.issue import Issue, issues
+from graphspec.backends.cpu.out_kernels import OutKernels, TryingRecorder
 from graphspec.backends.cpu.program import Location, link
 from graphspec.backends.cpu.python_replayer import PythonReplayer
 from graphspec.backends.cpu.selftest import interpreter_fault
 from graphspec.backends.layout import ArenaLayout, Life, lives
 from graphspec.errors import CaptureError, DeviceError
-from graphspec.runtime.capture.recording import Call, Recorder, Recording, Ref, refs_in
+from graphspec.runtime.capture.recording import Call, Recording, Ref, refs_in
 
 
 class Replayer(Protocol):
@@ -89,6 +90,7 @@ class CpuBackend:
         self.device = torch.device("cpu")
         self.notes: list[str] = []
         self._replayer = replayer
+        self._kernels = OutKernels()
         self._round: list[CpuGraph] = []
         self._arenas: WeakSet[Arena] = WeakSet()
         self._born: dict[int, tuple[CpuGraph, int]] = {}
@@ -122,13 +124,14 @@ class CpuBackend:
 
     def capture(self, request: CaptureRequest) -> CpuGraph:
         """Run the region once and record it. Its memory is laid out when the round is sealed."""
-        recorder = Recorder(request.graph.region, request.names)
+        recorder = TryingRecorder(request.graph.region, request.names, self._kernels)
         with recorder:
             outputs = tuple(request.call())
         recording = recorder.recording
         refs = tuple(recording.ref(output) for output in outputs)
         links = self._links(recording)
-        graph = CpuGraph(request, recording, refs, issues(recording, refs), request.slots(recording), outputs, links)
+        calls = issues(recording, refs, self._kernels)
+        graph = CpuGraph(request, recording, refs, calls, request.slots(recording), outputs, links)
         for output, ref in zip(outputs, refs, strict=True):
             if recording.is_born(ref.storage):
                 self._born[output.untyped_storage()._cdata] = (graph, ref.storage)

@@ -1,8 +1,8 @@
 """How each recorded call is issued again so that its results land at the addresses chosen for them.
 
 A call that only writes into its arguments is issued as it was. One that returns new memory is issued through its
-``.out`` overload where the CPU has a real kernel for that; generated ``.out`` kernels compute and then copy, so
-there, and where no such overload exists, graphspec issues the functional call and copies the result into place.
+``.out`` overload where the CPU has a real kernel for that, and `out_kernels` has seen it to be right; generated
+``.out`` kernels compute and then copy. Elsewhere the call itself is issued, and its result copied into place.
 Views are not issued at all: every later call already has the exact tensor.
 """
 
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
+from graphspec.backends.cpu.out_kernels import OutKernels
 from graphspec.runtime.capture.recording import Call, Recording, Ref, refs_in, written_refs
 
 aten = torch.ops.aten
@@ -49,10 +49,10 @@ class Issue:
         return index if self.recorded is None else self.recorded[index]
 
 
-def issues(recording: Recording, outputs: Iterable[Ref]) -> list[Issue]:
+def issues(recording: Recording, outputs: Iterable[Ref], kernels: OutKernels) -> list[Issue]:
     """The calls a replay makes, in order; ``outputs`` are the tensors that must hold their values at the end."""
     needed = _needed(recording, outputs)
-    found = (_issue(call, needed) for call in recording.calls)
+    found = (_issue(call, needed, kernels) for call in recording.calls)
     return [issue for issue in found if issue is not None]
 
 
@@ -64,7 +64,7 @@ def _needed(recording: Recording, outputs: Iterable[Ref]) -> set[int]:
     return needed
 
 
-def _issue(call: Call, needed: set[int]) -> Issue | None:
+def _issue(call: Call, needed: set[int], kernels: OutKernels) -> Issue | None:
     if torch.Tag.inplace_view in call.op.tags:
         return None
     born = set(call.born)
@@ -77,8 +77,7 @@ def _issue(call: Call, needed: set[int]) -> Issue | None:
     args = tuple(_numbers_as_tensors(call, arguments))
     if not born:
         return Issue(call, call.op, args)
-    out = _out_overload(call.op)
-    if out is not None and all(isinstance(result, Ref) and result.storage in born for result in call.outputs):
+    if (out := kernels.of(call)) is not None:
         return Issue(call, out, args + call.outputs)
     return Issue(call, call.op, args, tuple(_destination(result, born & needed) for result in call.outputs))
 
@@ -122,24 +121,6 @@ def _recorded(call: Call, count: int) -> tuple[int, ...]:
     value = _FILLS.get(call.op._opname)
     names = [argument.name for argument in call.op._schema.arguments]
     return tuple(names.index(value) if index == 1 and isinstance(value, str) else -1 for index in range(count))
-
-
-@cache
-def _out_overload(op: OpOverload) -> OpOverload | None:
-    """The overload of ``op`` that takes the same arguments and writes its results into given tensors."""
-    packet = op.overloadpacket
-    wanted = [(argument.name, str(argument.type)) for argument in op._schema.arguments]
-    for name in packet.overloads():
-        candidate: OpOverload = getattr(packet, name)
-        if name == "unary_out":  # of max and min: TorchScript takes it for max(self, other)
-            continue
-        given = [(a.name, str(a.type)) for a in candidate._schema.arguments if not a.is_out]
-        outs = sum(a.is_out for a in candidate._schema.arguments)
-        tensors = all(str(a.type) == "Tensor" for a in candidate._schema.arguments if a.is_out)
-        if outs and outs == len(op._schema.returns) and given == wanted and tensors:
-            real = torch._C._dispatch_has_kernel_for_dispatch_key(str(candidate._name), "CPU")
-            return candidate if real else None
-    return None
 
 
 def _numbers_as_tensors(call: Call, arguments: Mapping[str, Any]) -> Iterable[Any]:

@@ -12,9 +12,9 @@ import torch
 
 from graphspec.backends.cpu.interpreter import Interpreter
 from graphspec.backends.cpu.issue import issues
+from graphspec.backends.cpu.out_kernels import OutKernels, TryingRecorder
 from graphspec.backends.cpu.program import Program, link
 from graphspec.backends.cpu.python_replayer import PythonReplayer
-from graphspec.runtime.capture.recording import Recorder
 
 
 @lru_cache(maxsize=1)
@@ -46,7 +46,8 @@ def _outcome(replayer: type[PythonReplayer | Interpreter]) -> list[torch.Tensor]
 
 
 def _program(inputs: list[torch.Tensor], generator: torch.Generator) -> Program:
-    recorder = Recorder("self-test")
+    kernels = OutKernels()
+    recorder = TryingRecorder("self-test", None, kernels)
     with torch.no_grad(), recorder:
         x, y, rows = inputs
         outputs = _region(x, y, rows, generator)
@@ -58,7 +59,7 @@ def _program(inputs: list[torch.Tensor], generator: torch.Generator) -> Program:
         outside = recording.outside.get(storage)
         return (outside.storage if outside else arena[storage].untyped_storage()), 0
 
-    program, _ = link(issues(recording, refs), refs, locate, {})
+    program, _ = link(issues(recording, refs, kernels), refs, locate, {})
     return program
 
 
