@@ -311,3 +311,28 @@ def test_a_kernel_that_uses_its_result_as_scratch_leaves_its_neighbours_alone(
     graph.replay()
     for have, want in zip(graph.outputs, region(), strict=True):
         assert torch.equal(have, want)
+
+
+@pytest.mark.parametrize("mode", ["reduced", "complete", "r"])
+def test_results_that_must_not_share_a_storage_are_right_in_an_arena(capture: Captured, mode: str) -> None:
+    x = torch.randn(5, 3)
+    (graph,) = capture(lambda: list(torch.linalg.qr(x, mode)))
+    x.copy_(torch.randn(5, 3))
+    graph.replay()
+    for have, want in zip(graph.outputs, torch.linalg.qr(x, mode), strict=True):
+        assert torch.equal(have, want)
+
+
+def test_an_offset_into_a_storage_counts_from_where_the_arena_has_it(capture: Captured) -> None:
+    x = torch.arange(12.0)
+
+    def region() -> list[torch.Tensor]:
+        padding, y = x + 7, x * 2  # y is not the first in the arena
+        scattered = torch.as_strided_scatter(y, torch.zeros(2), (2,), (3,), 1)
+        return [padding, torch.as_strided_copy(y, (2, 2), (3, 1), 4), scattered, y]
+
+    (graph,) = capture(region)
+    x.copy_(torch.randn(12))
+    graph.replay()
+    for have, want in zip(graph.outputs, region(), strict=True):
+        assert torch.equal(have, want)

@@ -52,7 +52,7 @@ class Issue:
 def issues(recording: Recording, outputs: Iterable[Ref], kernels: OutKernels) -> list[Issue]:
     """The calls a replay makes, in order; ``outputs`` are the tensors that must hold their values at the end."""
     needed = _needed(recording, outputs)
-    found = (_issue(call, needed, kernels) for call in recording.calls)
+    found = (_issue(recording, call, needed, kernels) for call in recording.calls)
     return [issue for issue in found if issue is not None]
 
 
@@ -64,7 +64,7 @@ def _needed(recording: Recording, outputs: Iterable[Ref]) -> set[int]:
     return needed
 
 
-def _issue(call: Call, needed: set[int], kernels: OutKernels) -> Issue | None:
+def _issue(recording: Recording, call: Call, needed: set[int], kernels: OutKernels) -> Issue | None:
     if torch.Tag.inplace_view in call.op.tags:
         return None
     born = set(call.born)
@@ -77,7 +77,7 @@ def _issue(call: Call, needed: set[int], kernels: OutKernels) -> Issue | None:
     args = tuple(_numbers_as_tensors(call, arguments))
     if not born:
         return Issue(call, call.op, args)
-    if (out := kernels.of(call)) is not None:
+    if (out := kernels.of(recording, call)) is not None:
         return Issue(call, out, args + call.outputs)
     return Issue(call, call.op, args, tuple(_destination(result, born & needed) for result in call.outputs))
 

@@ -1,20 +1,21 @@
 """Which `.out` overloads may write into an arena: those that were seen to write their results and nothing else.
 
-`.out` kernels are no exact twin of the call they stand for. `huber_loss.out` and others resize the given tensor to
-hold what they then reduce, which in an arena is the memory of a neighbour, and may give other values so. Each one is
-tried at its capture, on the arguments that it is recorded with, in memory that just fits.
+An `.out` kernel is no exact twin of the call it stands for. `huber_loss.out` and others resize the given tensor to hold
+what they then reduce, which in an arena is the memory of a neighbour; `linalg_qr.out` goes another way if its two
+results are in one storage, as they are in an arena. So each is tried at its capture on what it is recorded with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
-from graphspec.runtime.capture.recording import Call, Recorder, Ref
+from graphspec.backends.layout import ALIGNMENT
+from graphspec.runtime.capture.recording import Call, Recorder, Recording, Ref
 from graphspec.runtime.capture.source import ModuleNames
 
 
@@ -24,25 +25,28 @@ class OutKernels:
     def __init__(self) -> None:
         self._found: dict[Any, OpOverload | None] = {}
 
-    def of(self, call: Call) -> OpOverload | None:
-        """The overload that writes the results of ``call`` into given tensors, if it was tried and is right."""
-        return self._found.get(_form(call))
+    def of(self, recording: Recording, call: Call) -> OpOverload | None:
+        """The overload that writes the results of a call into given tensors, if it was tried and is right."""
+        return self._found.get(_form(recording, call))
 
-    def attempt(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], results: Sequence[Any]) -> None:
-        """Try the overload for a recorded call on what it was given, and compare with the ``results`` it had."""
+    def attempt(
+        self, recording: Recording, args: Sequence[Any], kwargs: Mapping[str, Any], results: Sequence[Any]
+    ) -> None:
+        """Try the overload for the last call of a recording on what it was given and returned."""
+        call = recording.calls[-1]
         if not call.born or torch.Tag.nondeterministic_seeded in call.op.tags:
             return
         if not all(isinstance(ref, Ref) and ref.storage in call.born for ref in call.outputs):
             return
         if any(ref.conj or ref.neg for ref in call.outputs):
             return
-        form = _form(call)
-        if form in self._found:
-            return
-        overload = out_overload(call.op)
-        if overload is not None and not _is_right(overload, args, kwargs, results):
-            overload = None
-        self._found[form] = overload
+        form = _form(recording, call)
+        if form not in self._found:
+            overload = out_overload(call.op)
+            right = overload is not None and _Attempt(overload, args, kwargs, results).is_right(
+                born={id(t) for t in _tensors((*args, *kwargs.values())) if recording.is_born(recording.ref(t).storage)}
+            )
+            self._found[form] = overload if right else None
 
 
 class TryingRecorder(Recorder):
@@ -56,8 +60,7 @@ class TryingRecorder(Recorder):
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = super().__torch_dispatch__(func, types, args, kwargs)
-        returned = result if isinstance(result, tuple) else (result,)
-        self._kernels.attempt(self.recording.calls[-1], args, kwargs or {}, returned)
+        self._kernels.attempt(self.recording, args, kwargs or {}, result if isinstance(result, tuple) else (result,))
         return result
 
 
@@ -79,25 +82,70 @@ def out_overload(op: OpOverload) -> OpOverload | None:
     return None
 
 
-def _is_right(
-    overload: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], results: Sequence[torch.Tensor]
-) -> bool:
-    given = [_uninitialized_like(result) for result in results]
-    before = [(tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes()) for tensor in given]
-    names = [argument.name for argument in overload._schema.arguments if argument.is_out]
-    try:
-        overload(*args, **kwargs, **dict(zip(names, given, strict=True)))
-    except Exception:  # noqa: BLE001 - whatever it raises, the call itself works
-        return False
-    after = [(tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes()) for tensor in given]
-    return before == after and all(map(_same, given, results))
+class _Attempt:
+    """One overload on the arguments of one call, against the results of that call."""
+
+    def __init__(
+        self, overload: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], results: Sequence[torch.Tensor]
+    ) -> None:
+        self._overload = overload
+        self._args = args
+        self._kwargs = kwargs
+        self._results = results
+
+    def is_right(self, born: set[int]) -> bool:
+        """Into storages that just fit, which a resize would move; then within one, with the arguments in ``born``."""
+        fitting = [_Memory([result]).like(result) for result in self._results]
+        before = [_place(tensor) for tensor in fitting]
+        if not self._gives(fitting, self._args, self._kwargs) or before != [_place(tensor) for tensor in fitting]:
+            return False
+        if len(self._results) == 1 and not born:
+            return True
+        inputs = [tensor for tensor in _tensors((*self._args, *self._kwargs.values())) if id(tensor) in born]
+        arena = _Memory([*inputs, *self._results])
+        copies = {id(tensor): arena.copy(tensor) for tensor in inputs}
+        args = tuple(_replaced(value, copies) for value in self._args)
+        kwargs = {name: _replaced(value, copies) for name, value in self._kwargs.items()}
+        return self._gives([arena.like(result) for result in self._results], args, kwargs)
+
+    def _gives(self, given: Sequence[torch.Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        names = [argument.name for argument in self._overload._schema.arguments if argument.is_out]
+        try:
+            self._overload(*args, **kwargs, **dict(zip(names, given, strict=True)))
+        except Exception:  # noqa: BLE001 - whatever it raises, the call itself works
+            return False
+        return all(map(_same, given, self._results))
 
 
-def _uninitialized_like(tensor: torch.Tensor) -> torch.Tensor:
-    """Of the same form, in a storage that it fills: a resize beyond that moves or grows the storage."""
-    count = tensor.untyped_storage().nbytes() // tensor.itemsize
-    whole = torch.empty(count, dtype=tensor.dtype)
-    return whole.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+class _Memory:
+    """One storage with room for all of the storages of some tensors."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        ends = [0]
+        self._starts: dict[int, int] = {}
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._starts:
+                self._starts[storage._cdata] = -(-ends[-1] // ALIGNMENT) * ALIGNMENT
+                ends.append(self._starts[storage._cdata] + storage.nbytes())
+        self._bytes = torch.empty(ends[-1], dtype=torch.uint8)
+
+    def like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the same form in the room of its storage, with whatever is there."""
+        offset = self._starts[tensor.untyped_storage()._cdata] // tensor.itemsize + tensor.storage_offset()
+        made = torch.empty(0, dtype=tensor.dtype)
+        return made.set_(self._bytes.untyped_storage(), offset, tensor.size(), tensor.stride())
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the same form and content."""
+        content = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+        start = self._starts[tensor.untyped_storage()._cdata]
+        self._bytes[start : start + content.numel()].copy_(content)
+        return self.like(tensor)
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    return tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes()
 
 
 def _same(tensor: torch.Tensor, result: torch.Tensor) -> bool:
@@ -110,15 +158,29 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
-def _form(call: Call) -> Any:
-    """The operator and its arguments, with the dtype, size and strides of each tensor in the place of its memory."""
+def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _replaced(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_replaced(item, tensors) for item in value]
+    return tensors.get(id(value), value)
+
+
+def _form(recording: Recording, call: Call) -> Any:
+    """The operator and its arguments: the form of each tensor, and whether it lies in an arena, for its memory."""
     values = (*call.args, *((name, call.kwargs[name]) for name in sorted(call.kwargs)))
-    return call.op, tuple(_shape_of(value) for value in values)
+    return call.op, tuple(_form_of(recording, value) for value in values)
 
 
-def _shape_of(value: Any) -> Any:
+def _form_of(recording: Recording, value: Any) -> Any:
     if isinstance(value, Ref):
-        return value.dtype, value.size, value.stride
+        return value.dtype, value.size, value.stride, recording.is_born(value.storage)
     if isinstance(value, (tuple, list)):
-        return tuple(_shape_of(item) for item in value)
+        return tuple(_form_of(recording, item) for item in value)
     return type(value).__name__, str(value)

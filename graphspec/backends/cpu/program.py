@@ -75,6 +75,15 @@ class Linker:
         """``value`` with each `Ref` and `Number` replaced by the place of its tensor."""
         return map_refs(value, self._place)
 
+    def arguments(self, issue: Issue) -> list[Any]:
+        """The arguments of a call; an offset that counts from the start of a storage begins where that begins now."""
+        bound = [self.bind(value) for value in issue.args]
+        for index, argument in enumerate(issue.op._schema.arguments):
+            if argument.name == "storage_offset" and isinstance(bound[index], int):
+                (ref, *_) = issue.args  # `self`, by the schema of every operator that has such an argument
+                bound[index] += self._locate(ref.storage)[1] // ref.dtype.itemsize
+        return bound
+
     def tensor(self, ref: Ref) -> torch.Tensor:
         """The tensor of one recorded place, at its final address."""
         return self.tensors[self._place(ref).index]
@@ -110,7 +119,7 @@ def link(
     slots: dict[tuple[int, int], SlotAt | At] = {}
     steps = []
     for number, issue in enumerate(issues):
-        args = [linker.bind(value) for value in issue.args]
+        args = linker.arguments(issue)
         for index, argument in enumerate(issue.args):
             key = number, issue.position(index)
             if key not in updatable:
