@@ -349,3 +349,10 @@ def test_an_unusual_model_is_refused_by_its_region_or_equals_eager_on_fresh_inpu
         same(got, eager(x.clone()))
         torch.set_grad_enabled(grad)
         torch.set_default_dtype(dtype)
+
+
+def test_an_operator_in_place_that_resizes_what_it_reads_is_refused_with_its_line(case):
+    # torch lets addbmm_ broadcast its own tensor, in place: the second run would begin with another one
+    forward = "y = x[0, :1].clone(); return y.addbmm_(x[None], x.T[None])"
+    with pytest.raises(GraphSpecError, match=r"addbmm_ resizes 'self' in place, at .*model\.py"):
+        case.open(f"def forward(self, x): {forward}", SPEC.replace("MODE", "eval"))

@@ -191,8 +191,11 @@ class Recorder(TorchDispatchMode):
             raise
         if func._schema.is_mutable and torch.Tag.inplace_view not in func.tags:
             # `out=` of another size was resized to the result, and a replay must find it so.
+            given_args, given_kwargs = noted_args, noted_kwargs
             noted_args = tuple(self._note(value, func, where) for value in args)
             noted_kwargs = {key: self._note(value, func, where) for key, value in kwargs.items()}
+            if noted_args != given_args or noted_kwargs != given_kwargs:
+                self._refuse_resized(func, where, (given_args, given_kwargs), (noted_args, noted_kwargs))
         before = len(recording.bytes)
         returned = result if isinstance(result, tuple) else (result,)
         outputs = tuple(self._note(value, func, where, born=True) for value in returned)
@@ -202,6 +205,25 @@ class Recorder(TorchDispatchMode):
             recording.literals.update(ref.storage for ref in refs_in(noted_args))
         recording.written.update(ref.storage for ref in written_refs(recording.calls[-1]))
         return result
+
+    def _refuse_resized(
+        self,
+        func: OpOverload,
+        where: Site,
+        before: tuple[tuple[Any, ...], Mapping[str, Any]],
+        after: tuple[tuple[Any, ...], Mapping[str, Any]],
+    ) -> None:
+        """An operator that reads an argument and resizes it finds another one on the next replay."""
+        for position, argument in enumerate(func._schema.arguments):
+            if argument.is_out:
+                continue
+            first, second = (
+                given[0][position] if position < len(given[0]) else given[1].get(argument.name)
+                for given in (before, after)
+            )
+            if first != second:
+                message = f"region '{self.region}': {func.name()} resizes '{argument.name}' in place, at {where}"
+                raise CaptureError(message, hint=f"give it the size of the result, or call {func._opname.rstrip('_')}")
 
     def _note(self, value: Any, func: OpOverload, where: Site, *, born: bool = False) -> Any:
         if isinstance(value, torch.Tensor):
