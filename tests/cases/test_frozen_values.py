@@ -1094,3 +1094,52 @@ def test_one_param_feeds_an_operators_host_list_and_a_device_copy_in_the_same_ru
     for lens in ([1, 1], [0, 3], [4, 2], [2, 2]):
         assert torch.equal(runner.run(x=x, lens=lens)["y"], eager(x, lens, torch.tensor(lens)))
     assert torch.equal(runner.run(x=x)["y"], eager(x, [2, 2], torch.tensor([2, 2])))
+
+
+CALLED_BACK = {
+    "vmap": "torch.vmap(self.scaled)(x)",
+    "checkpoint": "torch.utils.checkpoint.checkpoint(self.scaled, x, use_reentrant=False, preserve_rng_state=False)",
+    "an autograd function": "Scale.apply(x)",
+    "a function of the standard library": "functools.reduce(self.added, [x, x])",
+}
+
+
+@pytest.mark.parametrize("call", CALLED_BACK.values(), ids=CALLED_BACK)
+def test_a_host_value_that_a_function_called_back_by_torch_loads_is_guarded(case, call):
+    model = f"""
+        import functools
+        import torch.utils.checkpoint
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.factor = 2.0
+                Scale.model = self
+
+            def scaled(self, x):
+                return x * self.factor
+
+            def added(self, x, y):
+                return x + y * self.factor
+
+            def forward(self, x):
+                return {call}
+
+        class Scale(torch.autograd.Function):
+            model = None
+
+            @staticmethod
+            def forward(ctx, x):
+                return x * Scale.model.factor
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad
+    """
+    runner = case.open(model, SPEC)
+    x = torch.randn(4)
+    want = runner.model(x)
+    assert torch.equal(runner.run(x=x)["y"], want)
+    runner.model.factor = 5.0
+    with case.refused(GuardError, "model.factor"):
+        runner.run(x=x)

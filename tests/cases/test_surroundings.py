@@ -1,5 +1,8 @@
 """Hooks, profilers, threads, modes of torch and of the caller around captures and runs."""
 
+import cProfile
+import pstats
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -123,6 +126,21 @@ def test_a_capture_under_the_profiler_works(case):
         runner = case.open(LINEAR, plain())
     x = torch.randn(2, 4)
     assert torch.equal(runner.run(x=x)["y"], runner.model(x))
+
+
+def called_after_the_capture():
+    return sys.version
+
+
+@pytest.mark.case("C94")
+def test_a_capture_under_the_profiler_of_python_works_and_the_profile_goes_on(case):
+    profile = cProfile.Profile()
+    with profile:
+        runner = case.open(LINEAR, plain())
+        called_after_the_capture()
+    x = torch.randn(2, 4)
+    assert torch.equal(runner.run(x=x)["y"], runner.model(x))
+    assert any(name == "called_after_the_capture" for _, _, name in pstats.Stats(profile).stats)
 
 
 class Seen(TorchDispatchMode):

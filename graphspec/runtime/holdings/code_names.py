@@ -5,12 +5,13 @@ from __future__ import annotations
 import dis
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from graphspec.runtime.capture.source import is_model_code
 
@@ -28,13 +29,18 @@ class CodeNames:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Note every Python function that is called inside. A profile function of the caller rests meanwhile."""
-        previous = sys.getprofile()
+        """Note every Python function that is called inside. A profiler of the caller rests meanwhile."""
+        previous: Any = sys.getprofile()
         sys.setprofile(self._note)
         try:
-            yield
+            with _RestingInTorch(self._note):
+                yield
         finally:
-            sys.setprofile(previous)
+            if previous is None or callable(previous):
+                sys.setprofile(previous)
+            else:  # a profiler in C, such as cProfile, which only it can turn on again
+                sys.setprofile(None)
+                previous.enable()
 
     def loaded(self) -> frozenset[str]:
         """Every global, attribute and closure name loaded by the functions noted so far."""
@@ -49,6 +55,26 @@ class CodeNames:
     def _note(self, frame: types.FrameType, event: str, _: Any) -> None:
         if event == "call":
             self._codes.add(frame.f_code)
+
+
+class _RestingInTorch(TorchFunctionMode):
+    """Suspends a profile function inside of torch: under fake tensors one operator is hundreds of Python calls."""
+
+    def __init__(self, note: Callable[[types.FrameType, str, Any], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if any(map(callable, args)) or any(map(callable, kwargs.values())):  # the model's own function, called back
+            return func(*args, **kwargs)
+        sys.setprofile(None)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            sys.setprofile(self._note)
 
 
 def _is_watched(filename: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -149,7 +150,7 @@ class Pass:
         trace = self._result.regions[name] = RegionTrace(recorder.recording, dict(self.values.origins))
         call = self._watched if self._purpose == "judge" and not region.eager else self._quietly
         try:
-            with self._code.watching():
+            with self._code.watching() if call == self._watched else nullcontext():
                 trace.outputs = call(name, recorder)
         except (TraceEnded, ModelError, CaptureError) as error:
             trace.ended = True

@@ -98,12 +98,11 @@ class Placement:
 
     @contextmanager
     def judged(self) -> Iterator[list[Meeting]]:
-        """The same for a captured region; gives what met in it, in order."""
+        """Inside `followed`, for a captured region; gives what met in it, in order."""
         met: list[Meeting] = []
         self._met = met
         try:
-            with self.followed():
-                yield met
+            yield met
         finally:
             self._met = None
             self._host = {key: replace(it, inside=False) for key, it in self._host.items()}
