@@ -18,15 +18,28 @@ Scalar = bool | int | float | str
 Mode = Literal["eval", "train"]
 
 
-@dataclass(frozen=True)
-class Constant:
+class _Value:
+    """Equality, hash and text of all classes here. Generated for each of them, they are a tenth of `validate`."""
+
+    def __eq__(self, other: object) -> bool:
+        return vars(self) == vars(other) if other.__class__ is self.__class__ else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.__class__, *vars(self).values()))
+
+    def __repr__(self) -> str:
+        return f"{self.__class__.__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Constant(_Value):
     """A dim with one size."""
 
     value: int
 
 
-@dataclass(frozen=True)
-class Buckets:
+@dataclass(frozen=True, eq=False, repr=False)
+class Buckets(_Value):
     """A dim with several sizes, ascending. ``exact``: padding would change results, so only these sizes run."""
 
     sizes: tuple[int, ...]
@@ -36,8 +49,8 @@ class Buckets:
 Dim = Constant | Buckets
 
 
-@dataclass(frozen=True)
-class DimSize:
+@dataclass(frozen=True, eq=False, repr=False)
+class DimSize(_Value):
     """An axis that is ``factor`` times the size of a dim, written ``batch`` or ``2*batch``."""
 
     dim: str
@@ -51,8 +64,8 @@ Axis = int | DimSize
 Shape = tuple[Axis, ...]
 
 
-@dataclass(frozen=True)
-class Sample:
+@dataclass(frozen=True, eq=False, repr=False)
+class Sample(_Value):
     """How to make an input that was not given. ``kind`` is one of the language's sample kinds.
 
     ``value`` is what the spec wrote beside it: [low, high] for randint and uniform, [mean, std] for normal,
@@ -63,8 +76,8 @@ class Sample:
     value: Any = None
 
 
-@dataclass(frozen=True)
-class Param:
+@dataclass(frozen=True, eq=False, repr=False)
+class Param(_Value):
     """A host value that may change between replays without a new capture."""
 
     name: str
@@ -78,23 +91,23 @@ class Param:
     specialize: bool = False
 
 
-@dataclass(frozen=True)
-class FromParam:
+@dataclass(frozen=True, eq=False, repr=False)
+class FromParam(_Value):
     """The buffer is the device copy of this param."""
 
     param: str
 
 
-@dataclass(frozen=True)
-class FromSize:
+@dataclass(frozen=True, eq=False, repr=False)
+class FromSize(_Value):
     """The buffer holds the run's size of this dim: the real one, or the padded one (``bucket``)."""
 
     dim: str
     bucket: bool = False
 
 
-@dataclass(frozen=True)
-class Buffer:
+@dataclass(frozen=True, eq=False, repr=False)
+class Buffer(_Value):
     """A static buffer (input, state) or a declared result (output)."""
 
     name: str
@@ -114,43 +127,43 @@ class Buffer:
     copy: bool = True
 
 
-@dataclass(frozen=True)
-class Name:
+@dataclass(frozen=True, eq=False, repr=False)
+class Name(_Value):
     """The value of this name: a buffer, a param or a region output."""
 
     name: str
 
 
-@dataclass(frozen=True)
-class Const:
+@dataclass(frozen=True, eq=False, repr=False)
+class Const(_Value):
     """A literal of the spec."""
 
     value: Any
 
 
-@dataclass(frozen=True)
-class Attr:
+@dataclass(frozen=True, eq=False, repr=False)
+class Attr(_Value):
     """An object the model owns, passed as it is."""
 
     path: str
 
 
-@dataclass(frozen=True)
-class ListOf:
+@dataclass(frozen=True, eq=False, repr=False)
+class ListOf(_Value):
     """A list argument."""
 
     items: tuple[Value, ...]
 
 
-@dataclass(frozen=True)
-class DictOf:
+@dataclass(frozen=True, eq=False, repr=False)
+class DictOf(_Value):
     """A dict argument."""
 
     items: Mapping[str, Value]
 
 
-@dataclass(frozen=True)
-class Make:
+@dataclass(frozen=True, eq=False, repr=False)
+class Make(_Value):
     """A structured argument: what ``factory`` returns for these keywords."""
 
     factory: str
@@ -160,8 +173,8 @@ class Make:
 Value = Name | Const | Attr | ListOf | DictOf | Make
 
 
-@dataclass(frozen=True)
-class Update:
+@dataclass(frozen=True, eq=False, repr=False)
+class Update(_Value):
     """An operator argument refreshed from a param before every replay.
 
     ``at`` picks occurrences in capture order, ``within`` those called inside a module (a glob); ``each`` spreads
@@ -177,8 +190,8 @@ class Update:
     strategy: Literal["update", "specialize"] = "update"
 
 
-@dataclass(frozen=True)
-class Compile:
+@dataclass(frozen=True, eq=False, repr=False)
+class Compile(_Value):
     """The region's callable is compiled first, then captured as one call (or captures itself)."""
 
     backend: str
@@ -186,8 +199,8 @@ class Compile:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Region:
+@dataclass(frozen=True, eq=False, repr=False)
+class Region(_Value):
     """A callable that is captured once for each bucket and replayed as one graph.
 
     ``inputs`` is positional or keyword; ``outputs`` maps a value name to a path into what the call returns:
@@ -219,8 +232,8 @@ class Region:
     engine: Literal["graph", "compiled"] = "graph"
 
 
-@dataclass(frozen=True)
-class Model:
+@dataclass(frozen=True, eq=False, repr=False)
+class Model(_Value):
     """Where the model comes from. ``args`` still holds ``{dim: NAME}``."""
 
     factory: str
@@ -230,8 +243,8 @@ class Model:
     mode: Mode = "eval"
 
 
-@dataclass(frozen=True)
-class CaptureOptions:
+@dataclass(frozen=True, eq=False, repr=False)
+class CaptureOptions(_Value):
     """How graphs are captured. ``memory_budget`` is in bytes."""
 
     error_mode: Literal["global", "thread_local", "relaxed"] = "global"
@@ -240,16 +253,16 @@ class CaptureOptions:
     max_graphs: int | None = None
 
 
-@dataclass(frozen=True)
-class CheckOptions:
+@dataclass(frozen=True, eq=False, repr=False)
+class CheckOptions(_Value):
     """Tolerances of the comparison with eager."""
 
     rtol: float = 1e-5
     atol: float = 1e-6
 
 
-@dataclass(frozen=True)
-class NpuOptions:
+@dataclass(frozen=True, eq=False, repr=False)
+class NpuOptions(_Value):
     """Ascend extras, passed to torch_npu after a check."""
 
     super_kernel: Mapping[str, Any] | None = None
@@ -257,8 +270,8 @@ class NpuOptions:
     handlers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Spec:
+@dataclass(frozen=True, eq=False, repr=False)
+class Spec(_Value):
     """A whole spec. ``sequences`` is the key `replay`; a bare list is the one sequence named ``replay``."""
 
     name: str
