@@ -314,3 +314,25 @@ def test_exactly_the_attacked_tensors_are_named(count, data):
     text = message(made)
     for place in range(count):
         assert (f"model.w{place}" in text) == (place in attacked)
+
+
+def test_variables_that_the_decorator_of_a_library_sets_once_are_told_from_those_that_somebody_rebinds():
+    from transformers.utils.deprecation import deprecate_kwarg
+
+    from graphspec.runtime.holdings.closures import constant_cells
+
+    made = deprecate_kwarg("old", version="99.0", new_name="new")(lambda new: new)
+    cells = dict(zip(made.__code__.co_freevars, made.__closure__, strict=True))
+    assert id(cells["new_name"]) in constant_cells([made])
+
+    def counted():
+        count = 0
+
+        def add():
+            nonlocal count
+            count += 1
+
+        return lambda: (count, add)
+
+    own = counted()
+    assert not constant_cells([own]) & {id(cell) for cell in own.__closure__}

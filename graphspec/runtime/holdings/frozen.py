@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from graphspec.errors import GuardError
+from graphspec.runtime.holdings.closures import constant_cells
 from graphspec.runtime.holdings.identities import Identities
 from graphspec.runtime.holdings.objects import same
 from graphspec.runtime.holdings.parts import VALUE_TYPES, is_library
@@ -111,7 +112,10 @@ def frozen(found: Reach, names: Collection[str], moving: Collection[str]) -> Fro
         result.sizes.extend((f"{name}.{hooks}", own[hooks]) for hooks in _HOOKS)
         if isinstance(module, _CONTAINERS):
             result.sizes.append((name, own["_modules"]))
+    constants = constant_cells(found.functions())
     for part in found.parts:
+        if id(part.owner) in constants:
+            continue
         named = part.kind not in ("items", "sequence", "array") or _is_named(found, part.owner, names)
         if not named or isinstance(part.owner, tuple):
             continue

@@ -7,11 +7,11 @@ Streams: torch's default generators (CPU, and the accelerator's once it is in us
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy.random
 import torch
 
 from graphspec.runtime.holdings.storages import quiet
@@ -69,11 +69,10 @@ def default_generators() -> tuple[torch.Generator, ...]:
 
 
 def _host_streams() -> dict[str, _Flag]:
-    streams: dict[str, _Flag] = {"random": (random.getstate, random.setstate)}
-    numpy = sys.modules.get("numpy.random")
-    if numpy is not None:
-        streams["numpy.random"] = (numpy.get_state, numpy.set_state)
-    return streams
+    return {
+        "random": (random.getstate, random.setstate),
+        "numpy.random": (numpy.random.get_state, numpy.random.set_state),  # also before a model first asks for it
+    }
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -44,6 +44,10 @@ class Reach:
     _slots: Mapping[int, tuple[object, list[Slot]]] = field(repr=False)
     _storages: Mapping[StorageWeakRef, list[Slot]] = field(repr=False)
 
+    def functions(self) -> tuple[types.FunctionType, ...]:
+        """Every plain function on the way."""
+        return tuple(value for value, _ in self._slots.values() if isinstance(value, types.FunctionType))
+
     def slots_of(self, value: object) -> tuple[Slot, ...]:
         """Every slot that holds this very object, in the order found; empty if it was not reached."""
         found = self._slots.get(id(value))
