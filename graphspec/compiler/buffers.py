@@ -24,9 +24,8 @@ def plan_buffers(spec: Spec, buckets: tuple[Bucket, ...]) -> dict[str, BufferPla
 
 
 def _buffer(buffer: Buffer, bucketed: tuple[str, ...], sizes: dict[str, int]) -> BufferPlan:
-    shape = None if buffer.attr is not None else buffer.shape
     named = shape_dims(buffer.shape or ())
-    largest = None if shape is None else concrete(shape, sizes)
+    largest = None if buffer.shape is None else concrete(buffer.shape, sizes)
     item = ITEM_BYTES.get(buffer.dtype or "")
     return BufferPlan(
         name=buffer.name,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from graphspec.errors import InputError, SpecError
+from graphspec.errors import InputError, ModelError, SpecError
 
 SPEC = """
     dims: {batch: [1, 2, 4, 8]}
@@ -38,6 +38,47 @@ def test_rows_of_a_state_beyond_the_real_ones_are_as_before(case):
         state[:rows] += x
         assert torch.equal(runner.run(x=x)["y"], state[:rows])
         assert torch.equal(runner.state["s"], state)
+
+
+OWNED = """
+    dims: {batch: [1, 2, 4]}
+    buffers:
+      x: {shape: [batch, 2], dtype: float32, pad: 100}
+      s: {role: state, attr: "model.*", shape: SHAPE}
+      y: {role: output, shape: [batch, 2], dtype: float32}
+    regions:
+      main: {call: model, inputs: [x], outputs: y}
+    replay: [main]
+"""
+OWNER = """
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("sums", torch.ones(4, 2))
+        self.register_buffer("last", torch.zeros(4, 2))
+
+    def forward(self, x):
+        rows = x.shape[0]
+        self.last[:rows] = x
+        return self.sums[:rows].add_(x) * 1
+"""
+
+
+@pytest.mark.case("C69")
+def test_rows_of_a_state_that_the_model_owns_are_as_before_where_its_shape_is_declared(case):
+    runner = case.open(OWNER, OWNED.replace("SHAPE", "[batch, 2]"))
+    sums, last = torch.ones(4, 2), torch.zeros(4, 2)
+    for rows in (3, 4, 1, 3, 2, 3):
+        x = torch.randn(rows, 2)
+        sums[:rows] += x
+        last[:rows] = x
+        assert torch.equal(runner.run(x=x)["y"], sums[:rows])
+        assert torch.equal(runner.model.sums, sums)
+        assert torch.equal(runner.model.last, last)
+
+
+def test_a_declared_shape_that_is_not_that_of_the_models_tensor_is_refused_with_both(case):
+    with case.refused(ModelError, "'s'", "[batch, 3]", "[4, 2]", "[4, 3]"):
+        case.open(OWNER, OWNED.replace("SHAPE", "[batch, 3]"))
 
 
 @pytest.mark.case("C69")
