@@ -43,4 +43,9 @@ CODES: Final = (
          "A state is allocated for the largest bucket, so it has no rows for a larger run.",
          "s: {role: state, shape: [batch, 4], dtype: float32}\n# in its region: on_miss: eager",
          "s: {role: state, shape: [batch, 4], dtype: float32}\n# in its region: on_miss: error"),
+    Code("GS409", "The static buffers alone are larger than `capture.memory_budget`.",
+         "They are allocated once, at the largest size of each dim, before anything is captured. The memory of the"
+         " graphs comes on top, and is compared with the budget when they are captured.",
+         "x: {shape: [4096, 1024], dtype: float32}  # 16 MiB\ncapture: {memory_budget: 8MiB}",
+         "x: {shape: [1024, 1024], dtype: float32}  # 4 MiB\ncapture: {memory_budget: 8MiB}"),
 )  # fmt: skip

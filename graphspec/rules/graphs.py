@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from graphspec.compiler.dims import region_dims
 from graphspec.errors import Diagnostic, KeyPath
 from graphspec.finding import finding
-from graphspec.report.units import counted
+from graphspec.report.units import counted, human_bytes
 from graphspec.rules.sizes import padded_dims
 from graphspec.rules.walk import output_place
 from graphspec.spec import Buckets, Region, Spec, reads
@@ -154,3 +154,20 @@ def fallback_with_state(spec: Spec) -> Iterator[Diagnostic]:
                 message = f"the state '{name}' ends at the largest '{named[0]}': a larger run cannot fall back to eager"
                 yield finding(spec.document, "GS408", message, path, hint="remove `on_miss: eager`")
                 break
+
+
+def buffers_over_budget(spec: Spec) -> Iterator[Diagnostic]:
+    """GS409: static buffers that no graph could be added to within `capture.memory_budget`."""
+    budget = spec.capture.memory_budget
+    if budget is None:
+        return
+    from graphspec.compiler.buckets import bucket_list  # late: most specs have no budget, and need no plan here
+    from graphspec.compiler.buffers import plan_buffers
+
+    sizes = {name: each.bytes or 0 for name, each in plan_buffers(spec, bucket_list(spec)).items() if each.static}
+    total = sum(sizes.values())
+    if total > budget:
+        largest = max(sizes, key=lambda name: sizes[name])
+        message = f"the static buffers take {human_bytes(total)}, and `capture.memory_budget` is {human_bytes(budget)}"
+        hint = f"'{largest}' takes {human_bytes(sizes[largest])}: drop its largest sizes, or raise the budget"
+        yield finding(spec.document, "GS409", message, ("capture", "memory_budget"), hint=hint)

@@ -59,6 +59,7 @@ RESOLVED_RULES: Final[tuple[Rule, ...]] = (
     graphs.uncuttable_results,
     graphs.too_many,
     graphs.fallback_with_state,
+    graphs.buffers_over_budget,
 )
 
 #: Findings after which some name stands for nothing, or for two things.

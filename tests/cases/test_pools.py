@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from graphspec.errors import GraphSpecError, HazardError, OrderError, ReplayError, SpecError
+from graphspec.errors import CaptureError, GraphSpecError, HazardError, OrderError, ReplayError, SpecError
 
 ABC = """
     def a(self, x):
@@ -465,3 +465,20 @@ def test_a_region_that_runs_its_own_runner_or_opens_a_spec_is_refused(case):
     runner.model.runner = None
     runner.recapture()
     assert runner.run(x=torch.zeros(2))["y"].tolist() == [1, 1]
+
+
+def test_a_capture_beyond_the_memory_budget_is_refused_with_who_takes_how_much(case):
+    spec = """
+        buffers:
+          x: {shape: [64, 64], dtype: float32}
+        regions:
+          main: {call: model, inputs: [x], outputs: y}
+        replay: [main]
+        capture: {memory_budget: BUDGET}
+    """
+    model = "def forward(self, x): return [x * k for k in range(8)]"
+    with case.refused(CaptureError, "memory_budget", "128 KiB", "pool 'main' 128 KiB", "the static buffers 16 KiB"):
+        case.open(model, spec.replace("BUDGET", "128KiB"))
+    x = torch.randn(64, 64)
+    runner = case.open(model, spec.replace("BUDGET", "144KiB"))
+    assert torch.equal(runner.run(x=x)["y"][3], x * 3)

@@ -17,8 +17,9 @@ import torch
 
 from graphspec import spec as language
 from graphspec.backends.base import CaptureRequest, Slot
-from graphspec.errors import Diagnostic, HazardError
+from graphspec.errors import CaptureError, Diagnostic, HazardError
 from graphspec.plan import Bucket, Graph
+from graphspec.report.units import human_bytes
 from graphspec.runtime.capture import effects
 from graphspec.runtime.capture.calls import Calls, Values
 from graphspec.runtime.capture.dry_run import DryRun, DryRunner
@@ -88,6 +89,7 @@ class _Capturer:
         self._captures()
         with quiet():
             context.backend.seal()
+        _refuse_over_budget(context)
         self._prove()
         session.keep([copy.tensors for copy in self._set.copies.values()])
         session.forget(self._calls.created_eagerly)
@@ -261,6 +263,20 @@ def _held(trees: Mapping[str, Tree], last: Mapping[str, int | None], graph: Grap
         raise IndexError(message)
 
     return until
+
+
+def _refuse_over_budget(context: Context) -> None:
+    budget = context.spec.capture.memory_budget
+    if budget is None:
+        return
+    parts = {f"pool '{pool}'": size for pool, size in context.backend.pool_bytes().items()}
+    parts["the static buffers"] = sum(buffer.whole.nbytes for buffer in context.buffers.static.values())
+    total = sum(parts.values())
+    if total > budget:
+        shown = ", ".join(f"{name} {human_bytes(size)}" for name, size in sorted(parts.items(), key=lambda it: -it[1]))
+        message = f"graphs and buffers take {human_bytes(total)}, and `capture.memory_budget` is {human_bytes(budget)}"
+        hint = "drop the largest sizes, let more regions share a pool, or raise the budget"
+        raise CaptureError(f"{message}: {shown}", hint=hint)
 
 
 def _refuse_hooks(context: Context) -> None:
