@@ -19,7 +19,7 @@ Mode = Literal["eval", "train"]
 
 
 class _Value:
-    """Equality, hash and text of all classes here. Generated for each of them, they are a tenth of `validate`."""
+    """Equality, hash and text of the classes here. Generated for each of them, they are a tenth of `validate`."""
 
     def __eq__(self, other: object) -> bool:
         return vars(self) == vars(other) if other.__class__ is self.__class__ else NotImplemented
@@ -270,8 +270,8 @@ class NpuOptions(_Value):
     handlers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Spec(_Value):
+@dataclass(frozen=True)  # with methods of its own, which leave the document out
+class Spec:
     """A whole spec. ``sequences`` is the key `replay`; a bare list is the one sequence named ``replay``."""
 
     name: str

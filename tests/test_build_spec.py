@@ -1,7 +1,11 @@
 """A checked document as the values of the language: every way to write a thing is one thing."""
 
+import copy
+from pathlib import Path
+
 import pytest
 
+import graphspec
 from graphspec import document, schema
 from graphspec.build_spec import build
 from graphspec.spec import (
@@ -181,3 +185,11 @@ def test_a_factory_that_is_nowhere_is_missed_beside_the_spec(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/link.yaml").symlink_to(tmp_path / "real.yaml")
     assert build(document.read(tmp_path / "folder/link.yaml")).folder == tmp_path / "folder"
+
+
+def test_a_spec_read_twice_is_the_same_spec_and_shows_no_document():
+    path = Path(__file__).resolve().parents[1] / "specs/pipeline/model.yaml"
+    one, other = graphspec.load(path), graphspec.load(path)
+    assert one == other
+    assert copy.deepcopy(one) == one
+    assert "Document" not in repr(one)

@@ -1143,3 +1143,77 @@ def test_a_host_value_that_a_function_called_back_by_torch_loads_is_guarded(case
     runner.model.factor = 5.0
     with case.refused(GuardError, "model.factor"):
         runner.run(x=x)
+
+
+CHANGED_LATER = {
+    "an entry added to a dict": ("self.d = {'a': 2.0}", "sum(v for v in self.d.values()) * x", "m.d['b'] = 5.0"),
+    "keyword arguments": ("self.kw = {}", "F.leaky_relu(-x, **self.kw)", "m.kw['negative_slope'] = 0.5"),
+    "a member of a set": ("self.s = {'b'}", "x * (2 if 'a' in self.s else 1)", "m.s.add('a')"),
+    "a default of a dict": ("self.d = {}", "x * self.d.get('c', 1.0)", "m.d['c'] = 3.0"),
+    "an attribute that was not there": ("pass", "x * (2 if hasattr(self, 'z') else 1)", "m.z = 1"),
+    "an attribute by its name": ("self.s = 2.0", "x * getattr(self, 's')", "m.s = 5.0"),
+    "an attribute in vars": ("self.s = 2.0", "x * vars(self)['s']", "m.s = 5.0"),
+    "deep in dicts": ("self.c = {'a': {'b': {'k': 2.0}}}", "x * self.c['a']['b']['k']", "m.c['a']['b']['k'] = 9.0"),
+    "deep in lists": ("self.l = [[{'k': [2.0]}]]", "x * self.l[0][0]['k'][0]", "m.l[0][0]['k'][0] = 9.0"),
+    "a long list": ("self.t = [float(i) for i in range(2000)]", "x * self.t[1500]", "m.t[1500] = 7.0"),
+    "a long dict": ("self.t = {i: float(i) for i in range(2000)}", "x * self.t[1500]", "m.t[1500] = 7.0"),
+    "a numpy array": ("self.t = numpy.ones(1000)", "x * float(self.t[1])", "m.t[1] = 7.0"),
+    "a partial's keywords": (
+        "self.f = functools.partial(torch.mul, other=2.0)", "self.f(x)", "m.f.keywords.update(other=5.0)",
+    ),
+    "a function in a dict": ("self.f = {'a': torch.relu}", "self.f['a'](x)", "m.f['a'] = torch.neg"),
+    "a function in a list": ("self.f = [torch.relu]", "self.f[0](x)", "m.f[0] = torch.neg"),
+    "a function in a registry": ("pass", "REG['a'](x)", "g['REG']['a'] = torch.neg"),
+    "the forward of a module": ("self.l = nn.Linear(4, 4)", "self.l(x)", "m.l.forward = lambda v: v * 7"),
+    "its own forward": ("pass", "x * 2", "m.forward = lambda v: v * 7"),
+}  # fmt: skip
+
+
+@pytest.mark.case("C62")
+@pytest.mark.parametrize(("made", "returned", "change"), CHANGED_LATER.values(), ids=CHANGED_LATER)
+def test_what_captured_code_reads_on_the_host_may_not_change_later_in_whatever_it_is_kept(case, made, returned, change):
+    model = f"""
+        import functools
+        import numpy
+
+        REG = {{"a": torch.relu}}
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                {made}
+
+            def forward(self, x):
+                return {returned}
+    """
+    runner = case.open(model, SPEC)
+    x = torch.rand(4)
+    assert torch.equal(runner.run(x=x)["y"], runner.model(x))
+    exec(change, {"m": runner.model, "torch": torch, "g": type(runner.model).forward.__globals__})  # noqa: S102
+    with pytest.raises(GuardError):
+        runner.run(x=x)
+    runner.recapture()
+    assert torch.equal(runner.run(x=x)["y"], runner.model(x))
+
+
+def test_an_attribute_that_a_getattribute_gives_from_elsewhere_is_watched_as_it_reads(case):
+    model = """
+        class Config:
+            n = 128
+
+            def __getattribute__(self, key):
+                return object.__getattribute__(self, "m" if key == "n" else key)
+
+            m = 4
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.config = Config()
+
+            def forward(self, x):
+                return x * self.config.n
+    """
+    runner = case.open(model, SPEC)
+    x = torch.randn(4)
+    assert torch.equal(runner.run(x=x)["y"], x * 4)

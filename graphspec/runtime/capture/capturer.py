@@ -22,17 +22,18 @@ from graphspec.plan import Bucket, Graph
 from graphspec.report.units import human_bytes
 from graphspec.runtime.capture import effects
 from graphspec.runtime.capture.calls import Calls, Values
-from graphspec.runtime.capture.dry_run import DryRun, DryRunner
+from graphspec.runtime.capture.dry_run import DryRun, DryRunner, Seen
 from graphspec.runtime.capture.eager_copies import EagerCopies
 from graphspec.runtime.capture.outputs import other_constants, trees_of
 from graphspec.runtime.capture.param_symbols import ParamSymbols
-from graphspec.runtime.capture.proof import differences, fresh_memory
+from graphspec.runtime.capture.proof import differences, first_call, fresh_memory
 from graphspec.runtime.capture.recording import Recorder, Recording
 from graphspec.runtime.capture.source import ModuleNames
-from graphspec.runtime.capture.stages import Event, Progress, plan_stages
+from graphspec.runtime.capture.stages import Event, Progress, Stage, plan_stages
 from graphspec.runtime.capture.updates import Binding, bind_updates, refreshed
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Variant
 from graphspec.runtime.hazards import hook_findings, inside_capture
+from graphspec.runtime.holdings.code_names import CodeNames
 from graphspec.runtime.holdings.contents import quiet
 from graphspec.runtime.holdings.preserve import Session, preserve
 from graphspec.runtime.replay.order import Clock
@@ -68,6 +69,8 @@ class _Capturer:
         self._copies = EagerCopies(context.plan, self._set.copies)
         self._dry_runner = DryRunner(context, self._calls, self._copies, self._names)
         self._symbols = ParamSymbols(context, self._calls, self._copies, self._names)
+        self._eager_code = CodeNames()
+        self._first: dict[tuple[str, Bucket], Recording] = {}
         self._dry: dict[tuple[str, Bucket], DryRun] = {}
         self._stages = plan_stages(context.plan)
         self._last_captures: dict[tuple[str, Bucket], dict[str, int | None]] = {}
@@ -110,21 +113,20 @@ class _Capturer:
                     read = self._calls.read(stage.event, values)
                     with Recorder(stage.event.region) as recorder:
                         self._calls.call(stage.event, values)
+                    self._first.setdefault((stage.event.region, stage.event.bucket), recorder.recording)
                     self._dry_runner.kept.note(recorder.recording, read)
 
     def _dry_runs(self) -> None:
         for bucket, stages in self._stages:
             self._session.rewind()
             values = self._calls.start(bucket, run=1)
-            seen: set[str] = set()
+            seen = Seen()
             findings: list[Diagnostic] = []
             for stage in stages:
                 event = stage.event
                 if event.graph is None:
-                    self._calls.call(event, values)
-                    self._set.moving |= effects.changed_names(self._session)  # its own affair: it runs on every replay
-                    seen |= self._set.moving
-                    self._copies.keep(event, values.env)
+                    self._call_eagerly(event, values)
+                    seen.names |= self._set.moving
                 elif stage.fresh:
                     self._dry[event.region, event.bucket], found = self._dry_runner.run(
                         event, values, self._session, seen
@@ -133,17 +135,57 @@ class _Capturer:
                 else:
                     outputs = self._calls.call(event, values)
                     self._calls.note_origins(trees_of(event.region, outputs), values)
+            findings += self._host_findings(seen.host)
+            if not findings and (self._set.moving or seen.host.rebound):
+                findings += self._run_on(bucket, stages, seen.host)
             recordings = {key: dry.recording for key, dry in self._dry.items()}
             findings += self._symbols.trace(bucket, stages, recordings, self._session.rewind)
             if findings:  # the largest bucket shows what the others would repeat
                 raise HazardError(findings)
+
+    def _call_eagerly(self, event: Event, values: Values) -> None:
+        with self._eager_code.watching():
+            self._calls.call(event, values)
+        self._set.moving |= effects.changed_names(self._session)  # its own affair: it runs on every replay
+        self._copies.keep(event, values.env)
+
+    def _host_findings(self, host: effects.HostChanges) -> list[Diagnostic]:
+        errors, warnings = host.judged(self._eager_code.loaded())
+        self._context.warn(*warnings)
+        return errors
+
+    def _run_on(self, bucket: Bucket, stages: Sequence[Stage], host: effects.HostChanges) -> list[Diagnostic]:
+        """A second run after the first, with no rewind between: what one left on the host must not show in the next.
+
+        Its inputs are in other memory, so that an input which the first run kept is told from this run's own.
+        """
+        values = self._calls.start(bucket, run=1)
+        inputs = self._context.buffers.input_storages
+        for name, value in values.env.items():
+            if isinstance(value, torch.Tensor) and value.untyped_storage()._cdata in inputs:
+                values.env[name] = value.clone(memory_format=torch.preserve_format)
+        recordings: dict[str, Recording] = {}
+        findings: list[Diagnostic] = []
+        for stage in stages:
+            event = stage.event
+            if event.graph is None:
+                self._call_eagerly(event, values)
+                continue
+            with Recorder(event.region) as recorder:
+                self._calls.call(event, values)
+            recordings[event.region] = recorder.recording
+            if stage.fresh:
+                params = values.params, values.params
+                first = self._dry[event.region, event.bucket].recording
+                findings += differences(event.region, first, recorder.recording, (), params)
+        return [*findings, *effects.kept_inputs(host.rebound, recordings, inputs)]
 
     def _captures(self) -> None:
         findings: list[Diagnostic] = []
         for bucket, stages in self._stages:
             self._session.rewind()
             values = self._calls.start(bucket, run=2)
-            seen: set[str] = set()
+            seen = Seen()
             for stage in stages:
                 event = stage.event
                 if event.graph is None:
@@ -154,8 +196,13 @@ class _Capturer:
                     self._use_captured(event, values)
                     outputs = self._set.regions[event.region, event.bucket].outputs
                     self._calls.note_origins({name: flatten(values.env[name]) for name in outputs}, values)
+            findings += seen.host.judged(self._eager_code.loaded())[0]
+        if not findings:  # what every call does otherwise says more than what the first one did
+            for key, first in self._first.items():
+                findings += first_call(key[0], first, self._dry[key].recording)
         if findings:
             raise HazardError(findings)
+        self._first.clear()
 
     def _prove(self) -> None:
         """Replay each graph on the inputs of the dry run; other results mean that something was frozen."""
@@ -179,7 +226,7 @@ class _Capturer:
 
     # -- one graph
 
-    def _capture(self, event: Event, graph: Graph, values: Values, seen: set[str]) -> list[Diagnostic]:
+    def _capture(self, event: Event, graph: Graph, values: Values, seen: Seen) -> list[Diagnostic]:
         context, region = self._context, self._region(event)
         self._progress(event)
         started = time.perf_counter()
@@ -209,7 +256,11 @@ class _Capturer:
         found = self._compare(event, captured.recording, trees, bindings, values)
         self._calls.note_origins(trees, values)
         found += self._dry_runner.kept.findings(event.region, captured.recording, read)
-        found += effects.host_changes(event.region, self._session, captured.recording, seen, self._set.loaded)[0]
+        seen.recordings[event.region] = captured.recording
+        inputs = context.buffers.input_storages
+        seen.host += effects.host_changes(
+            event.region, self._session, seen.recordings, seen.names, self._set.loaded, inputs
+        )
         return found
 
     def _compare(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -41,6 +41,18 @@ class DryRun:
     origins: dict[int, str]
 
 
+@dataclass
+class Seen:
+    """What one pass has seen by now of captured regions: their calls, and what they changed on the host.
+
+    ``names`` are changes that are noted already, or no captured region's to answer for.
+    """
+
+    names: set[str] = field(default_factory=set)
+    recordings: dict[str, Recording] = field(default_factory=dict)
+    host: effects.HostChanges = field(default_factory=effects.HostChanges)
+
+
 class DryRunner:
     """Runs regions under watch. ``code`` collects the names that they load, ``kept`` the inputs that they keep."""
 
@@ -53,10 +65,9 @@ class DryRunner:
         self.code = CodeNames()
         self.kept = KeptInputs()
 
-    def run(self, event: Event, values: Values, session: Session, seen: set[str]) -> tuple[DryRun, list[Diagnostic]]:
+    def run(self, event: Event, values: Values, session: Session, seen: Seen) -> tuple[DryRun, list[Diagnostic]]:
         """Call a region. What it did, and the findings that refuse it; warnings go to the context.
 
-        ``seen`` are changes of the host that are reported already, or no captured region's to answer for.
         Raises ModelError or CaptureError if it fails, and HazardError with what it did before that and may not.
         """
         context, region = self._context, self._context.spec.regions[event.region]
@@ -92,10 +103,13 @@ class DryRunner:
         refused += effects.result_writes(context, region, recording, values.origins, self._results)
         refused += self.kept.findings(region.name, recording, read)
         self.kept.note(recording, read)
-        errors, warnings = effects.host_changes(region.name, session, recording, seen, self.code.loaded())
-        context.warn(*(str(finding) for finding in watched.findings if finding.severity == "warning"), *warnings)
+        seen.recordings[region.name] = recording
+        seen.host += effects.host_changes(
+            region.name, session, seen.recordings, seen.names, self.code.loaded(), context.buffers.input_storages
+        )
+        context.warn(*(str(finding) for finding in watched.findings if finding.severity == "warning"))
         self._calls.note_origins(trees, values)
-        return done, refused + errors
+        return done, refused
 
     def _watch(self, region: language.Region) -> AbstractContextManager[Watch]:
         return watch(

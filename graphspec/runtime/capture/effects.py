@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +15,8 @@ from graphspec.runtime.capture.recording import Recording, written_refs
 from graphspec.runtime.context import Context
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from graphspec.runtime.holdings.preserve import Change, Session
 
 
@@ -91,28 +95,89 @@ def changed_names(session: Session) -> set[str]:
     return {change.name for change in changes.rebound} | ({"host random"} if changes.host_random else set())
 
 
-def host_changes(
-    region: str, session: Session, recording: Recording, seen: set[str], loaded: Collection[str]
-) -> tuple[list[Diagnostic], list[str]]:
-    """Errors and warnings for host state that changed since the session was last rewound, each name once.
+@dataclass
+class HostChanges:
+    """Host state that regions changed: ``errors``, and slots that were ``rebound``, which only some readers notice."""
 
-    ``loaded`` are the names that the code of the regions loads.
+    errors: list[Diagnostic] = field(default_factory=list)
+    rebound: list[tuple[str, Change]] = field(default_factory=list)
+
+    def __iadd__(self, other: HostChanges) -> Self:
+        self.errors += other.errors
+        self.rebound += other.rebound
+        return self
+
+    def judged(self, eager: Collection[str]) -> tuple[list[Diagnostic], list[str]]:
+        """Errors and warnings. ``eager`` are the names that the code of eager regions loads."""
+        errors, warnings = list(self.errors), []
+        for region, change in self.rebound:
+            if _attribute(change) in eager:
+                errors.append(
+                    Diagnostic(
+                        "GS726",
+                        f"region '{region}' puts something new in {change.name}, and the code of an eager region loads "
+                        "that name: a replay does not put it there",
+                        hint=f"return it as an output of '{region}', and give it to the eager region as an input",
+                    )
+                )
+            else:
+                warnings.append(
+                    f"region '{region}' puts something new in {change.name} on every call; a replay does not: return "
+                    "it as an output if it is needed"
+                )
+        return errors, warnings
+
+
+def _attribute(change: Change) -> str:
+    """The last attribute or global on the way to a change: ``cache`` for ``model.cache['k'][0]``."""
+    return re.sub(r"(\[[^\]]*\])+$", "", change.name).rpartition(".")[2]
+
+
+def kept_inputs(
+    rebound: Iterable[tuple[str, Change]], recordings: Mapping[str, Recording], inputs: Collection[int]
+) -> Iterator[Diagnostic]:
+    """Inputs of an earlier call that were kept, and are read in a call on inputs in other memory (``recordings``)."""
+    for region, change in rebound:
+        before = change.before
+        if not isinstance(before, torch.Tensor) or before.untyped_storage()._cdata not in inputs:
+            continue
+        reader = next((name for name, recording in recordings.items() if recording.knows(before)), None)
+        if reader is not None:
+            yield Diagnostic(
+                "GS726",
+                f"region '{reader}' reads {change.name}, an input that region '{region}' kept in an earlier call: a "
+                "graph has the one of this call there",
+                hint="copy it into a buffer of the model: self.NAME.copy_(...)",
+            )
+
+
+def host_changes(
+    region: str,
+    session: Session,
+    readers: Mapping[str, Recording],
+    seen: set[str],
+    loaded: Collection[str],
+    inputs: Collection[int] = (),
+) -> HostChanges:
+    """What changed of host state since the session was last rewound, each name once.
+
+    ``readers`` are the captured regions that have run by now, with ``region`` itself; ``loaded`` the names that their
+    code loads; ``inputs`` the storages of static buffers, which a region may be given and keep.
     """
-    errors: list[Diagnostic] = []
-    warnings: list[str] = []
+    found = HostChanges()
     changes = session.changes()
     for change in changes.rebound:
         if change.name in seen:
             continue
         seen.add(change.name)
-        finding = _judged(region, change, recording, loaded)
-        if isinstance(finding, Diagnostic):
-            errors.append(finding)
-        elif finding is not None:
-            warnings.append(finding)
+        finding = _judged(region, change, readers, loaded, inputs)
+        if finding is not None:
+            found.errors.append(finding)
+        else:
+            found.rebound.append((region, change))
     if changes.host_random and "host random" not in seen:
         seen.add("host random")
-        errors.append(
+        found.errors.append(
             Diagnostic(
                 "GS727",
                 f"region '{region}' draws random numbers from {' and '.join(changes.host_random)}: a graph freezes "
@@ -120,10 +185,13 @@ def host_changes(
                 hint="draw with torch, or pass the number in as a param",
             )
         )
-    return errors, warnings
+    return found
 
 
-def _judged(region: str, change: Change, recording: Recording, loaded: Collection[str]) -> Diagnostic | str | None:
+def _judged(
+    region: str, change: Change, readers: Mapping[str, Recording], loaded: Collection[str], inputs: Collection[int]
+) -> Diagnostic | None:
+    """The error that a change is for sure; None where it depends on who reads the slot."""
     if change.kind == "scalar":
         return Diagnostic(
             "GS725",
@@ -154,16 +222,20 @@ def _judged(region: str, change: Change, recording: Recording, loaded: Collectio
             hint="do it once in __init__, or in an eager region",
         )
     before = change.before
-    if change.kind == "tensor" and isinstance(before, torch.Tensor) and recording.knows(before):
-        return Diagnostic(
-            "GS726",
-            f"region '{region}' reads {change.name} and then puts another tensor in its place: a graph goes on reading "
-            "the old one",
-            hint=f"write into it in place: {change.name.removeprefix('model.')}.copy_(...)",
-        )
-    return (
-        f"region '{region}' puts something new in {change.name} on every call; a replay does not: return it as an "
-        "output if it is needed"
+    if change.kind != "tensor" or not isinstance(before, torch.Tensor):
+        return None
+    if before.untyped_storage()._cdata in inputs:
+        return None  # an input that an earlier call kept: what reads it reads the input
+    reader = next((name for name, recording in readers.items() if recording.knows(before)), None)
+    if reader is None:
+        return None
+    reads = f"region '{region}' reads {change.name} and then puts"
+    if reader != region:
+        reads = f"region '{reader}' reads {change.name}, and region '{region}' puts"
+    return Diagnostic(
+        "GS726",
+        f"{reads} another tensor in its place: a graph goes on reading the old one",
+        hint=f"write into it in place: {change.name.removeprefix('model.')}.copy_(...)",
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from graphspec.errors import Diagnostic
-from graphspec.runtime.capture.recording import Call, Outside, Recording, Ref, touched_refs
+from graphspec.runtime.capture.recording import Call, Outside, Recording, Ref, touched_refs, written_refs
 from graphspec.runtime.capture.source import Site
 from graphspec.runtime.hazards.generators import same
 
@@ -65,6 +65,57 @@ def fresh_memory(
             call.site,
             "make it once in __init__, or pass it in as an input of the region",
         )
+
+
+def first_call(region: str, first: Recording, later: Recording) -> Iterator[Diagnostic]:
+    """Findings for a region whose very first call takes another path than ``later`` ones, on the same inputs.
+
+    What a first call creates stays (a lazy table, a cache), so it may call more than later ones. But it must call all
+    that they call, and may not write what was there before: a graph has no first call, and eager has one.
+    """
+    more: list[Call] = []
+    calls = iter(first.calls)
+    for call in later.calls:
+        for before in calls:
+            if _alike(before, call):
+                break
+            more.append(before)
+        else:
+            yield _finding(
+                "GS721",
+                f"region '{region}' calls {call.name} at {call.site} on every call but its first one, which a graph "
+                "does not have",
+                call.site,
+                "make what the first call makes in __init__, so that every call does the same",
+            )
+            return
+    for call in (*more, *calls):
+        if any(not first.is_born(ref.storage) for ref in written_refs(call)):
+            yield _finding(
+                "GS721",
+                f"region '{region}' writes a tensor that was there before by {call.name} at {call.site} in its first "
+                "call only, which a graph does not have",
+                call.site,
+                "write it in __init__",
+            )
+            return
+
+
+def _alike(one: Call, other: Call) -> bool:
+    """The same operator on tensors of the same form and the same host values."""
+    return (
+        one.op is other.op
+        and _forms(one.args) == _forms(other.args)
+        and _forms(tuple(one.kwargs.items())) == _forms(tuple(other.kwargs.items()))
+    )
+
+
+def _forms(value: Any) -> Any:
+    if isinstance(value, Ref):
+        return value.dtype, value.size
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_forms, value))
+    return type(value).__name__, str(value)
 
 
 def same_operators(first: Recording, second: Recording) -> bool:

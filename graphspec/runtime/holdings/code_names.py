@@ -43,13 +43,16 @@ class CodeNames:
                 previous.enable()
 
     def loaded(self) -> frozenset[str]:
-        """Every global, attribute and closure name loaded by the functions noted so far."""
+        """Every global, attribute and closure name loaded by the functions noted so far.
+
+        A text constant that could be a name counts too: ``getattr(self, "scale")``.
+        """
         return frozenset(
             str(instruction.argval)
             for code in tuple(self._codes)
             if _is_watched(code.co_filename)
             for instruction in dis.get_instructions(code)
-            if instruction.opname in _LOADS
+            if instruction.opname in _LOADS or _is_name(instruction)
         )
 
     def _note(self, frame: types.FrameType, event: str, _: Any) -> None:
@@ -75,6 +78,12 @@ class _RestingInTorch(TorchFunctionMode):
             return func(*args, **kwargs)
         finally:
             sys.setprofile(self._note)
+
+
+def _is_name(instruction: dis.Instruction) -> bool:
+    return (
+        instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, str) and instruction.argval.isidentifier()
+    )
 
 
 def _is_watched(filename: str) -> bool:

@@ -2,8 +2,8 @@
 
 Which attributes a call reads cannot be seen from outside, but which names its code loads can. So everything of the
 model that is reachable under a loaded name of code that ran is watched: numbers and text by value, other objects by
-identity, lists by their length too, submodules and hooks always. That may refuse a change of another object's
-attribute of the same name; it never lets a changed number pass in silence.
+identity, containers by their length too, submodules, hooks and methods put on a module always. That may refuse a change
+of another object's attribute of the same name. What is too large to be compared on every run is warned of.
 
 What an eager region of the same spec changes on its runs is left out: it is told from a frozen value by the two
 dry runs (proof.py).
@@ -11,6 +11,7 @@ dry runs (proof.py).
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -34,17 +35,27 @@ _CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
 _PYTHON = (list, dict, set, tuple, frozenset, types.SimpleNamespace)
 _WATCHED = (*VALUE_TYPES, *_PYTHON, np.generic, np.ndarray, torch.Generator)
-_LARGEST_ARRAY = 4096  # bytes that are compared on every run
-_LONGEST = 1024  # items of one container that are watched
+_LARGEST_ARRAY = 1 << 16  # bytes that are compared on every run
+_LONGEST = 1024  # items of one container that are watched one by one
+_LONGEST_COPY = 1 << 16  # items of one container that are compared at all
+_HOLDERS = (functools.partial, types.MethodType, types.SimpleNamespace)
 
 
 @dataclass(frozen=True)
 class Frozen:
-    """``values`` must still be found in their slots, ``sizes`` must keep their length, ``arrays`` their bytes."""
+    """``values`` must still be found in their slots, ``sizes`` must keep their length, ``arrays`` their bytes.
 
+    ``copies`` are long containers, compared as wholes. ``modules`` must get no attribute that is among ``names``.
+    ``unwatched`` are too large for any of this.
+    """
+
+    names: Collection[str]
     values: list[tuple[Slot, Any]] = field(default_factory=list)
     sizes: list[tuple[str, Any]] = field(default_factory=list)
     arrays: list[tuple[str, Any]] = field(default_factory=list)
+    copies: list[tuple[str, Any, Any]] = field(default_factory=list)
+    modules: list[tuple[str, nn.Module]] = field(default_factory=list)
+    unwatched: list[str] = field(default_factory=list)
 
 
 class FrozenGuard:
@@ -57,6 +68,11 @@ class FrozenGuard:
         self._filled = [owner for _, owner, length in self._sizes if length]
         self._lengths = [len(owner) for owner in self._filled]
         self._arrays = [(name, array, array.tobytes()) for name, array in watched.arrays]
+        self._copies = watched.copies
+        self._names = {*watched.names, "forward"}
+        self._modules = [(name, vars(module), set(vars(module))) for name, module in watched.modules]
+        self._attributes = [own for _, own, _ in self._modules]
+        self._counts = [len(own) for own in self._attributes]
         self._identities = self._expect()
 
     def check(self) -> None:
@@ -69,6 +85,7 @@ class FrozenGuard:
             raise GuardError(message, hint="call runner.recapture(), or put back what was there")
         self._values = [(slot, slot.get()) for slot, _ in self._values]  # equal values in other objects
         self._identities = self._expect()
+        self._counts = [len(own) for own in self._attributes]
 
     def _expect(self) -> Identities:
         identities = Identities()
@@ -82,7 +99,9 @@ class FrozenGuard:
                 self._identities.hold()
                 and not any(self._empty)
                 and list(map(len, self._filled)) == self._lengths
+                and list(map(len, self._attributes)) == self._counts
                 and all(array.tobytes() == content for _, array, content in self._arrays)
+                and all(owner == copy for _, owner, copy in self._copies)
             )
         except Exception:  # noqa: BLE001 # a vanished place raises what its kind raises; the examination names it
             return False
@@ -94,46 +113,74 @@ class FrozenGuard:
                 yield f"{slot.name} was deleted"
             elif not same(before, now):
                 yield f"{slot.name} was {_shown(before)} and is {_shown(now)}"
+        for name, own, before in self._modules:
+            yield from (
+                f"{name}.{key} was added, as {_shown(own[key])}"
+                for key in own
+                if key in self._names and key not in before
+            )
+        yield from self._examine_containers()
+
+    def _examine_containers(self) -> Iterator[str]:
         for name, owner, length in self._sizes:
             if len(owner) != length:
                 what = "hook" if "hooks" in name else "item"
                 yield f"{name} had {length} {what}{'s' * (length != 1)} and has {len(owner)}"
-        for name, array, content in self._arrays:
-            if array.tobytes() != content:
-                yield f"the numbers in {name} changed"
+        yield from (f"the numbers in {name} changed" for name, array, old in self._arrays if array.tobytes() != old)
+        yield from (f"the items of {name} changed" for name, owner, old in self._copies if owner != old)
 
 
 def frozen(found: Reach, names: Collection[str], moving: Collection[str]) -> Frozen:
     """What to watch, given the names that captured code loads. ``moving`` are slots that eager regions change."""
-    result = Frozen()
+    result = Frozen(names)
     result.sizes.extend((f"the global {name}", getattr(nn.modules.module, f"_global{name}")) for name in _HOOKS)
     for name, module in found.modules:
         own = vars(module)
         result.sizes.extend((f"{name}.{hooks}", own[hooks]) for hooks in _HOOKS)
+        result.modules.append((name, module))
         if isinstance(module, _CONTAINERS):
             result.sizes.append((name, own["_modules"]))
     constants = constant_cells(found.functions())
     for part in found.parts:
         if id(part.owner) in constants:
             continue
-        named = part.kind not in ("items", "sequence", "array") or _is_named(found, part.owner, names)
+        named = part.kind not in ("items", "sequence", "set", "array") or _is_named(found, part.owner, names)
         if not named or isinstance(part.owner, tuple):
             continue
-        result.values.extend((slot, value) for slot, value in _slots(found, part, names) if slot.name not in moving)
-        if part.name in moving:
+        if part.kind in ("items", "sequence", "set", "array"):
+            if part.name not in moving:
+                _watch_container(result, found, part, moving)
             continue
-        if part.kind == "sequence":
-            result.sizes.append((part.name, part.owner))
-        if part.kind == "array" and part.owner.nbytes <= _LARGEST_ARRAY:
-            result.arrays.append((part.name, part.owner))
+        result.values.extend((slot, value) for slot, value in _slots(found, part, names) if slot.name not in moving)
     return result
+
+
+def _watch_container(result: Frozen, found: Reach, part: Part, moving: Collection[str]) -> None:
+    owner = part.owner
+    if part.kind == "array":
+        watched = owner.nbytes <= _LARGEST_ARRAY
+        (result.arrays.append((part.name, owner)) if watched else result.unwatched.append(part.name))
+        return
+    content = part.read()
+    if len(content) > _LONGEST or part.kind == "set":
+        plain = all(isinstance(value, VALUE_TYPES) for value in content.values())
+        if plain and len(content) <= _LONGEST_COPY:
+            result.copies.append((part.name, owner, owner.copy()))
+        elif len(content) > _LONGEST:
+            result.unwatched.append(part.name)
+        else:
+            result.sizes.append((part.name, owner))
+        return
+    result.sizes.append((part.name, owner))
+    for key, value in content.items():
+        slot = part.slot(key, found.label(key), ())
+        if slot.name not in moving and _is_frozen(value, function=True):
+            result.values.append((slot, value))
 
 
 def _slots(found: Reach, part: Part, names: Collection[str]) -> Iterator[tuple[Slot, Any]]:
     content = part.read()
-    if part.kind in ("items", "sequence"):
-        keys = list(content)[:_LONGEST]
-    elif part.kind in ("modules", "cell"):
+    if part.kind in ("modules", "cell"):
         keys = list(content)
     elif part.kind in ("attributes", "fields", "class", "globals"):
         keys = [key for key in content if key in names and key not in _GUARDED and not str(key).startswith("__")]
@@ -169,18 +216,22 @@ def _inherited(part: Part, own: Collection[str], names: Collection[str]) -> Iter
         for key, value in vars(kind).items():
             plain = not key.startswith("__") and not hasattr(type(value), "__get__")
             if plain and key in names and key not in seen and _is_frozen(value, function=False):
-                yield Slot(f"{part.name}.{key}", part.owner, key, "attribute"), value
+                slot = Slot(f"{part.name}.{key}", part.owner, key, "attribute")
+                yield slot, slot.get()  # which `__getattribute__` may give from elsewhere
             seen.add(key)
 
 
 def _is_named(found: Reach, owner: Any, names: Collection[str]) -> bool:
-    """Whether loaded code can get to a container: by a name that holds it, or that holds the container it is in."""
-    return any(
-        slot.kind == "cell"
-        or slot.key in names
-        or (slot.kind == "item" and any(above.key in names for above in slot.above))
-        for slot in found.slots_of(owner)
-    )
+    """Whether loaded code can get to a container: by a name that holds it, or what it is in, and so on up."""
+    todo, seen = list(found.slots_of(owner)), set[int]()
+    for slot in todo:  # grows while it is walked
+        if slot.kind == "cell" or slot.key in names:
+            return True
+        if slot.kind == "item" or isinstance(slot.owner, _HOLDERS):
+            fresh = [above for above in slot.above if id(above) not in seen]
+            seen.update(map(id, fresh))
+            todo += fresh
+    return False
 
 
 def _shown(value: Any) -> str:

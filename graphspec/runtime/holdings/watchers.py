@@ -49,8 +49,9 @@ def guard_for(context: Context, graphs: GraphSet) -> Watchers:
                 f"a graph reads a tensor {list(tensor.shape)} that no attribute, closure or global leads to; it is "
                 "kept alive, but nobody can see it replaced"
             )
-    host = FrozenGuard(frozen(found, graphs.loaded, graphs.moving))
-    return Watchers(Guard(list(expected.values()), found.modules), host)
+    host = frozen(found, graphs.loaded, graphs.moving)
+    context.warn(*(f"{name} is too large to be compared on every run: do not change it" for name in host.unwatched))
+    return Watchers(Guard(list(expected.values()), found.modules), FrozenGuard(host))
 
 
 def _own_storages(context: Context, graphs: GraphSet) -> frozenset[int]:

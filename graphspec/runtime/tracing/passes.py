@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -127,7 +127,9 @@ class Pass:
         self._bucket = bucket
         self._purpose = purpose
         self._result = result
-        self._code = CodeNames()
+        self._code, self._eager_code = CodeNames(), CodeNames()
+        self._recordings: dict[str, Recording] = {}
+        self._changes: dict[str, effects.HostChanges] = {}
         self._seen: set[str] = set()  # changes of the host that are reported, or no region's to answer for
         self.values = Values(tracer.context, bucket, result.params, self._found)
 
@@ -143,6 +145,7 @@ class Pass:
                 if self._purpose == "judge":
                     self._tracer.progress(f"trace {name}" + (f" {self._bucket}" if self._bucket.sizes else ""))
                 self._region(name, self._context.spec.regions[name])
+        self._judge_host_changes()
 
     def _region(self, name: str, region: language.Region) -> None:
         within = any(update.within is not None for update in region.updates)
@@ -150,7 +153,7 @@ class Pass:
         trace = self._result.regions[name] = RegionTrace(recorder.recording, dict(self.values.origins))
         call = self._watched if self._purpose == "judge" and not region.eager else self._quietly
         try:
-            with self._code.watching() if call == self._watched else nullcontext():
+            with self._names_of(region):
                 trace.outputs = call(name, recorder)
         except (TraceEnded, ModelError, CaptureError) as error:
             trace.ended = True
@@ -160,6 +163,19 @@ class Pass:
             host: Any = self._tracer.host
             self._seen |= effects.changed_names(host)
         self.values.note_origins(trace.outputs)
+
+    def _judge_host_changes(self) -> None:
+        """At the end, since a later eager region may read what an earlier one changed."""
+        eager = self._eager_code.loaded()
+        for name, changes in self._changes.items():
+            errors, warnings = changes.judged(eager)
+            noticed = [Diagnostic("GS745", text, "warning") for text in warnings]
+            self._found(*(findings.in_region(self._context.spec, name, each) for each in (*errors, *noticed)))
+
+    def _names_of(self, region: language.Region) -> AbstractContextManager[None]:
+        if self._purpose != "judge":
+            return nullcontext()
+        return (self._eager_code if region.eager else self._code).watching()
 
     def _reasons(
         self, name: str, error: TraceEnded | ModelError | CaptureError, *, eager: bool
@@ -209,9 +225,10 @@ class Pass:
         found += effects.copy_writes(name, recording, copies)
         found += effects.result_writes(context, region, recording, self.values.origins, results)
         host: Any = self._tracer.host
-        errors, warnings = effects.host_changes(name, host, recording, self._seen, self._code.loaded())
-        noticed = [Diagnostic("GS745", text, "warning") for text in warnings]
-        return [findings.in_region(context.spec, name, each) for each in (*found, *errors, *noticed)]
+        self._recordings[name] = recording
+        loaded = self._code.loaded()
+        self._changes[name] = effects.host_changes(name, host, self._recordings, self._seen, loaded)
+        return [findings.in_region(context.spec, name, each) for each in found]
 
     def _quietly(self, name: str, recorder: Recorder) -> dict[str, Any]:
         """Call a region whose hazards are nobody's concern; still as a capture would, if it reads values otherwise."""

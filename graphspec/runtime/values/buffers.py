@@ -95,6 +95,12 @@ class Buffers:
         """Where the memory of each static buffer starts."""
         return frozenset(buffer.whole.untyped_storage().data_ptr() for buffer in self.static.values())
 
+    @cached_property
+    def input_storages(self) -> frozenset[int]:
+        """The identities of the storages that callers' inputs are copied into."""
+        inputs = [buffer.whole for buffer in self.static.values() if buffer.spec.role == "input"]
+        return frozenset(whole.untyped_storage()._cdata for whole in inputs)
+
     def adopt(self, model: Any) -> None:
         """Find the states that the model owns, once. After warm-up, since a model may create its caches lazily."""
         for name, buffer in self._spec.buffers.items():
