@@ -106,8 +106,10 @@ def _exit_code(error: BaseException) -> int:
             with contextlib.suppress(OSError):  # so that the flush at exit fails no more
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = _NO_READER
-        case SystemExit():  # click's own answer to a closed pipe
-            code = _NO_READER if error.code == 1 else int(error.code or 0)
+        case SystemExit() if isinstance(error.__context__, OSError):  # click's own answer to a closed pipe
+            code = _NO_READER
+        case SystemExit():  # some code's that runs where graphspec does not call the model's: no success of a command
+            click.echo(f"error: the command was ended by sys.exit({error.code!r})", err=True)
         case _:  # a bug of graphspec's own: the traceback is what its report needs
             import traceback
 

@@ -67,9 +67,21 @@ class BoundRegion:
                 dtype = getattr(torch, self.spec.autocast)
                 stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
             if self.around is not None:
-                what = f"region '{self.spec.name}' (around: {self.spec.around})"
-                stack.enter_context(call_user_code(self.around, what, *args, **kwargs))
+                self._enter(stack, args, kwargs)
             yield
+
+    def _enter(self, stack: contextlib.ExitStack, args: list[Any], kwargs: dict[str, Any]) -> None:
+        what = f"region '{self.spec.name}' (around: {self.spec.around})"
+        manager = call_user_code(self.around, what, *args, **kwargs)  # type: ignore[arg-type]  # asked by the caller
+        kind = type(manager)
+        if not (hasattr(kind, "__enter__") and hasattr(kind, "__exit__")):
+            message = f"{what} returned a {kind.__name__}, not a context manager"
+            raise ModelError(message, hint="decorate it with contextlib.contextmanager")
+        call_user_code(kind.__enter__, what, manager)
+
+        @stack.push
+        def leave(*error: Any) -> None:  # a result of True would swallow the region's own exception
+            call_user_code(kind.__exit__, what, manager, *error)
 
     def _argument(self, value: language.Value, values: Environment) -> Any:
         match value:
@@ -139,8 +151,12 @@ def _bind(region: language.Region, model: Any, folder: Path) -> BoundRegion:
         message = f"{what}: {region.call} is a {type(function).__name__}, not a callable"
         raise ModelError(message)
     around = attribute(model, region.around, what) if region.around else None
+    if around is not None and (isinstance(around, torch.Tensor) or not callable(around)):
+        kind = "tensor" if isinstance(around, torch.Tensor) else type(around).__name__
+        message = f"{what}: around: {region.around} is a {kind}, not a callable"
+        raise ModelError(message, hint="name a function that returns a context manager; it gets the region's inputs")
     values = (*region.positional, *region.keyword.values())
-    makers = {name: import_object(name, folder) for value in values for name in _factories(value)}
+    makers = {name: import_object(name, folder, loaded=True) for value in values for name in _factories(value)}
     return BoundRegion(region, model, function, around, makers)
 
 

@@ -19,12 +19,12 @@ from graphspec.runtime.tracing.placement import Placement
 
 def build_fake(spec: language.Spec, world: FakeWorld, placement: Placement) -> Any:
     """What the factory returns, built inside ``world``. Raises ModelError, the user's exception as its cause."""
-    # Once outside first: what libraries make at their import stays real, for whoever uses them after us.
-    import_object(spec.model.factory, spec.folder)
+    # Imported outside: what libraries make at their import stays real, for whoever uses them after us.
+    factory = import_object(spec.model.factory, spec.folder)
     constants = HostConstants()
     with world.entered(), placement.building(), without_initialisers(), constants, HostReads(constants):
         try:
-            return build_model(replace(spec, model=replace(spec.model, weights=None)), torch.device("cpu"))
+            return build_model(replace(spec, model=replace(spec.model, weights=None)), torch.device("cpu"), factory)
         except ModelError as error:
             if error.__cause__ is None or not lacks_value(error.__cause__):
                 raise
