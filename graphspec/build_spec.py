@@ -6,6 +6,7 @@ become one; whether names exist and values make sense is for the rules.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -40,7 +41,8 @@ _PARAM_DTYPES: Mapping[str, str] = {"int": "int64", "float": "float32", "bool": 
 def build(document: Document) -> Spec:
     """The spec that ``document`` says. It must have passed `graphspec.schema.check`."""
     data = document.data
-    params = {name: _param(name, each) for name, each in entries(data, "params")}
+    dims = {name: _dim(each) for name, each in entries(data, "dims")}
+    params = {name: _param(name, each, dims) for name, each in entries(data, "params")}
     regions = {name: build_region(name, each, data) for name, each in entries(data, "regions")}
     buckets = data.get("buckets")
     return Spec(
@@ -50,7 +52,7 @@ def build(document: Document) -> Spec:
         sequences=_sequences(data.get("replay"), [name for name, region in regions.items() if not region.inline]),
         device=data.get("device", "auto"),
         seed=data.get("seed", 0),
-        dims={name: _dim(each) for name, each in entries(data, "dims")},
+        dims=dims,
         buckets=None if buckets is None else tuple(dict(each) for each in buckets),
         params=params,
         buffers={name: _buffer(name, each, params) for name, each in entries(data, "buffers")},
@@ -103,11 +105,22 @@ def _dim(data: int | list[Any] | Mapping[str, Any]) -> Dim:
     return Buckets(tuple(sorted(set(sizes))), exact)
 
 
-def _param(name: str, data: Mapping[str, Any]) -> Param:
+def _param(name: str, data: Mapping[str, Any], dims: Mapping[str, Dim]) -> Param:
     fields = plain(data)
+    for key in ("min", "max"):
+        if key in fields:
+            fields[key] = _bound(fields[key], key, fields["type"], dims)
     shape = _shape(fields.pop("shape", [])) or ()
     choices = fields.pop("choices", None)
     return Param(name, shape=shape, choices=None if choices is None else tuple(choices), **fields)
+
+
+def _bound(data: float | str, key: str, kind: str, dims: Mapping[str, Dim]) -> float | str | None:
+    """A bound as a number: a dim stands for its largest size. What bounds nothing (`max: .inf`) is no bound."""
+    if isinstance(data, str):
+        dim = dims.get(data)
+        return data if dim is None else dim.value if isinstance(dim, Constant) else max(dim.sizes, default=data)
+    return None if kind == "float" and data == (math.inf if key == "max" else -math.inf) else data
 
 
 def _buffer(name: str, data: Mapping[str, Any], params: Mapping[str, Param]) -> Buffer:

@@ -119,7 +119,8 @@ def _pattern(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnost
 def _range(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
     bound = "at least" if error.validator == "minimum" else "at most"
     message = f"`{dotted(path)}` is {error.instance}; it must be {bound} {error.validator_value}"
-    yield finding(document, "GS106", message, path, hint=f"write {error.validator_value} or more, or remove it")
+    way = "more" if error.validator == "minimum" else "less"
+    yield finding(document, "GS106", message, path, hint=f"write {error.validator_value} or {way}, or remove it")
 
 
 def _count(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:

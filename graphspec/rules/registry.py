@@ -41,6 +41,7 @@ RULES: Final[tuple[Rule, ...]] = (
     values.buffers,
     values.samples,
     values.sources,
+    values.copies,
     values.tolerances,
     sizes.lists,
     sizes.runs,

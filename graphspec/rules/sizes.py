@@ -114,7 +114,7 @@ def padding(spec: Spec) -> Iterator[Diagnostic]:
         copies = [each.pad for each in spec.buffers.values() if each.source == FromParam(param.name)]
         if copies and None not in copies:
             continue  # each copy says it for itself
-        if param.default is None or isinstance(param.default, list):
+        if param.default is None:  # a list is refused elsewhere
             message = f"the int param '{param.name}' has the bucketed dim '{dims[0]}' and neither `pad` nor a default"
             hint = "add `pad: 1`, or the number that is harmless in the rows a bucket adds"
             yield finding(spec.document, "GS405", message, ("params", param.name), key=True, hint=hint)

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from graphspec.errors import Diagnostic
 from graphspec.finding import finding
-from graphspec.rules.numbers import FLOATS, INTEGERS, extents, largest, leaves, misfit, size
-from graphspec.spec import Buffer, FromParam, FromSize, Param, Sample, Spec
+from graphspec.rules.numbers import (
+    FLOATS,
+    INTEGERS,
+    WHOLE,
+    default_of,
+    extents,
+    is_within,
+    largest,
+    leaves,
+    misfit,
+    size,
+    unkept,
+)
+from graphspec.spec import Buckets, Buffer, DimSize, FromParam, FromSize, Param, Sample, Spec
 
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
 _PAIR = 2
+_MOST_DRAWN = (1 << 63) - 1
 
 
 def params(spec: Spec) -> Iterator[Diagnostic]:
@@ -24,6 +38,23 @@ def params(spec: Spec) -> Iterator[Diagnostic]:
 
 def _param(spec: Spec, param: Param) -> Iterator[tuple[str, str, str]]:
     name, kind = param.name, param.type
+    mistyped = list(_of_other_types(param))
+    yield from mistyped
+    low, high = _bound(spec, param.min), _bound(spec, param.max)
+    if low is not None and high is not None and low > high:
+        yield "min", f"param '{name}' has min {low} above max {high}", "exchange them"
+    elif param.default is not None:
+        yield from (("default", message, hint) for message, hint in _default(spec, param, low, high))
+    elif kind in {"int", "float"} and not mistyped:
+        yield from _without_value(param, low, high)
+    if param.specialize and param.shape:
+        message = f"param '{name}' has a shape, and `specialize` makes a graph for each single value"
+        yield "specialize", message, "remove `specialize`, or give each value a param of its own"
+
+
+def _of_other_types(param: Param) -> Iterator[tuple[str, str, str]]:
+    """Bounds, choices and padding that are no values of the type."""
+    name, kind = param.name, param.type
     bounds = {key: bound for key, bound in (("min", param.min), ("max", param.max)) if bound is not None}
     for key, bound in bounds.items():
         if kind in {"bool", "str"}:
@@ -32,30 +63,43 @@ def _param(spec: Spec, param: Param) -> Iterator[tuple[str, str, str]]:
             yield key, f"`{key}` of param '{name}' is {bound!r}, {problem}", f"write a value of type {kind}"
     if param.pad is not None and (problem := _mistyped(param.pad, kind)):
         yield "pad", f"`pad` of param '{name}' is {param.pad}, {problem}", f"write a value of type {kind}"
-    low, high = _bound(spec, param.min, least=True), _bound(spec, param.max, least=False)
-    if low is not None and high is not None and low > high:
-        yield "min", f"param '{name}' has min {low} above max {high}", "exchange them"
     for choice in param.choices or ():
         if problem := _mistyped(choice, kind):
             yield "choices", f"the choice {choice!r} of param '{name}' is {problem}", f"write values of type {kind}"
-    if param.default is not None:
-        yield from (("default", message, hint) for message, hint in _default(param, low, high))
 
 
-def _default(param: Param, low: float | None, high: float | None) -> Iterator[tuple[str, str]]:
+def _without_value(param: Param, low: float | None, high: float | None) -> Iterator[tuple[str, str, str]]:
+    """A param that can have no value at all, so that no default can be made for it."""
+    for key, bound in (("min", low), ("max", high)):
+        if bound is not None and math.isinf(bound):
+            yield key, f"`{key}` of param '{param.name}' is {bound}, which no finite number satisfies", "write a number"
+            return
+    if param.choices is not None and default_of(replace(param, min=low, max=high)) is None:
+        limits = [f"{key} {bound}" for key, bound in (("min", low), ("max", high)) if bound is not None]
+        message = f"no choice of param '{param.name}' is within its {' and '.join(limits)}"
+        yield "choices", message, f"remove `min` and `max`: the choices of '{param.name}' are all its values"
+
+
+def _default(spec: Spec, param: Param, low: float | None, high: float | None) -> Iterator[tuple[str, str]]:
     name, shown = param.name, f"the default of param '{param.name}'"
     shape = extents(param.default)
     if shape is None or (shape and len(shape) != len(param.shape)):
         yield f"{shown} is not a list of the param's shape", "write one value: it fills the shape"
         return
-    if shape and any(isinstance(axis, int) and axis != count for axis, count in zip(param.shape, shape, strict=True)):
+    bucketed = [axis.dim for axis in param.shape if isinstance(axis, DimSize) and _is_bucketed(spec, axis.dim)]
+    if shape and bucketed:
+        message = f"{shown} is a list, and a run may have another size of '{bucketed[0]}' than the list"
+        yield message, "write one value: it fills the shape"
+        return
+    wanted = largest(spec, param.shape)
+    if shape and any(axis is not None and axis != count for axis, count in zip(wanted, shape, strict=True)):
         yield f"{shown} has the shape {list(shape)}, which is not the param's", "write one value: it fills the shape"
     for value in leaves(param.default):
         if problem := _mistyped(value, param.type):
             yield f"{shown} is {value!r}, {problem}", f"write a value of type {param.type}"
         elif param.choices is not None and value not in param.choices:
             yield f"{shown} is {value}, which is not among its choices", f"write {param.choices[0]}"
-        elif param.type in {"int", "float"} and not _within(value, low, high):
+        elif param.type in {"int", "float"} and not is_within(value, low, high):
             bound = f"below its min {low}" if low is not None and value < low else f"above its max {high}"
             yield f"{shown} is {value}, {bound}", f"write a default that '{name}' may have"
         else:
@@ -70,12 +114,13 @@ def _mistyped(value: Any, kind: str) -> str | None:
     return "not a number" if isinstance(value, float) and math.isnan(value) else None
 
 
-def _bound(spec: Spec, bound: float | str | None, *, least: bool) -> float | None:
-    return size(spec, bound, least=least) if isinstance(bound, str) else bound
+def _is_bucketed(spec: Spec, dim: str) -> bool:
+    found = spec.dims.get(dim)
+    return isinstance(found, Buckets) and not (found.exact and len(found.sizes) == 1)
 
 
-def _within(value: float, low: float | None, high: float | None) -> bool:
-    return (low is None or value >= low) and (high is None or value <= high)
+def _bound(spec: Spec, bound: float | str | None) -> float | None:
+    return size(spec, bound) if isinstance(bound, str) else bound
 
 
 def buffers(spec: Spec) -> Iterator[Diagnostic]:
@@ -142,13 +187,16 @@ def _range(kind: str, first: float, second: float, dtype: str) -> Iterator[tuple
         problem = misfit(first, dtype) or misfit(int(second) - 1, dtype)
         if problem is not None:
             yield f"is randint from {first} to {second}: {problem}", f"narrow it to what {dtype} can hold"
+        elif second > _MOST_DRAWN:
+            problem = f"torch draws integers below {_MOST_DRAWN}"
+            yield f"is randint from {first} to {second}: {problem}", f"write an upper bound of at most {_MOST_DRAWN}"
 
 
 def sources(spec: Spec) -> Iterator[Diagnostic]:
     """GS219: a buffer that is the copy of a param, or holds a size, has a dtype and shape that can take it."""
     for buffer in spec.buffers.values():
         if isinstance(buffer.source, FromSize):
-            problems = _of_size(buffer)
+            problems = _of_size(spec, buffer, buffer.source)
         elif isinstance(buffer.source, FromParam) and buffer.source.param in spec.params:
             problems = _of_param(buffer, spec.params[buffer.source.param])
         else:
@@ -157,9 +205,12 @@ def sources(spec: Spec) -> Iterator[Diagnostic]:
             yield finding(spec.document, "GS219", message, ("buffers", buffer.name, key), hint=hint)
 
 
-def _of_size(buffer: Buffer) -> Iterator[tuple[str, str, str]]:
+def _of_size(spec: Spec, buffer: Buffer, source: FromSize) -> Iterator[tuple[str, str, str]]:
+    most = size(spec, source.dim)
     if buffer.dtype is not None and buffer.dtype not in INTEGERS:
         yield "dtype", f"'{buffer.name}' holds a size, and {buffer.dtype} is no integer dtype", "write `dtype: int64`"
+    elif buffer.dtype is not None and most is not None and (problem := misfit(most, buffer.dtype)):
+        yield "dtype", f"'{buffer.name}' holds the size {most} of '{source.dim}': {problem}", "write `dtype: int64`"
     if buffer.shape not in {(), (1,)}:
         yield "shape", f"'{buffer.name}' holds one size, so its shape is [] or [1]", "write `shape: []`"
 
@@ -178,6 +229,38 @@ def _of_param(buffer: Buffer, param: Param) -> Iterator[tuple[str, str, str]]:
         shapes = [f"[{', '.join(map(str, shape or ()))}]" for shape in (buffer.shape, param.shape)]
         message = f"'{name}' has the shape {shapes[0]}, and the param '{param.name}' it copies {shapes[1]}"
         yield "shape", message, f"write `shape: {shapes[1]}`"
+
+
+def copies(spec: Spec) -> Iterator[Diagnostic]:
+    """GS219: the values a param may have are the same numbers in its device copies."""
+    for buffer in spec.buffers.values():
+        if not isinstance(buffer.source, FromParam) or buffer.dtype is None:
+            continue
+        param = spec.params.get(buffer.source.param)
+        if param is None or any(True for _ in _of_param(buffer, param)) or any(True for _ in _param(spec, param)):
+            continue  # said already
+        for key, value, problem in _changed(spec, param, buffer.dtype):
+            message = f"`{key}` of param '{param.name}' is {value}, and its copy '{buffer.name}' is {buffer.dtype}"
+            hint = f"give '{buffer.name}' a wider dtype, or narrow '{param.name}'"
+            yield finding(spec.document, "GS219", f"{message}: {problem}", ("params", param.name, key), hint=hint)
+
+
+def _changed(spec: Spec, param: Param, dtype: str) -> Iterator[tuple[str, Any, str]]:
+    """The values in the keys of a param that its copy cannot hold, at most one a key."""
+    whole = WHOLE.get(dtype) if param.type == "int" else None
+    for key, bound in (("min", _bound(spec, param.min)), ("max", _bound(spec, param.max))):
+        if bound is None:
+            continue
+        problem = unkept(bound, dtype)
+        if problem is None and whole is not None and abs(bound) > whole:
+            problem = f"{dtype} holds every integer up to {whole}"
+        if problem is not None:
+            yield key, bound, problem
+    for key, values in (("default", leaves(param.default)), ("pad", [param.pad]), ("choices", param.choices or ())):
+        wrong = ((each, unkept(each, dtype)) for each in values if each is not None)
+        found = next(((each, problem) for each, problem in wrong if problem is not None), None)
+        if found is not None:
+            yield key, *found
 
 
 def tolerances(spec: Spec) -> Iterator[Diagnostic]:

@@ -91,8 +91,10 @@ def named_dims(spec: Spec) -> Iterator[tuple[str, KeyPath]]:
             yield from ((dim, ("buffers", buffer.name, "from", key)) for key, dim in source.items())
     for param in spec.params.values():
         for key, bound in (("min", param.min), ("max", param.max)):
-            if isinstance(bound, str):
-                yield bound, ("params", param.name, key)
+            place: KeyPath = ("params", param.name, key)
+            written = data_at(spec, place) if spec.document is not None else bound
+            if isinstance(written, str):
+                yield written, place
     yield from _dims_in(spec.model.args, ("model", "args"))
 
 

@@ -14,7 +14,7 @@ from graphspec.errors import InputError
 from graphspec.plan import Plan, Sequence, concrete
 from graphspec.runtime.model import largest_sizes
 from graphspec.runtime.trial.cases import Case, cases, exact_dims
-from graphspec.runtime.values.inputs import InputCheck, ParamCheck
+from graphspec.runtime.values.inputs import InputCheck, ParamCheck, copies_of
 from graphspec.runtime.values.samples import alternative_param
 
 #: How many graphs a specialized param may add during a check.
@@ -52,7 +52,7 @@ def fix(
     shown = {dim: (size, f"--dim {dim}") for dim, size in sizes.items()}
     checked = {name: InputCheck(spec.buffers[name], plan.constants)(value, shown) for name, value in inputs.items()}
     values = {
-        name: ParamCheck(spec.params[name], largest_sizes(spec), plan.constants)(value, shown)
+        name: ParamCheck(spec.params[name], largest_sizes(spec), plan.constants, copies_of(spec, name))(value, shown)
         for name, value in params.items()
     }
     fixed = Fixed(checked, values, {dim: size for dim, (size, _) in shown.items()})

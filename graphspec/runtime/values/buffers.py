@@ -13,6 +13,7 @@ from graphspec import plan as plans
 from graphspec import spec as language
 from graphspec.errors import ModelError
 from graphspec.plan import Bucket, concrete
+from graphspec.runtime.values.inputs import check_copy
 
 _FORMATS = {
     "contiguous": torch.contiguous_format,
@@ -115,7 +116,13 @@ class Buffers:
         return self.static[name].view(bucket, self.constants)
 
     def refresh(self, real: Mapping[str, int], bucket: Bucket, params: Mapping[str, Any]) -> None:
-        """Write the buffers that are copies of params or sizes. ``real`` has the sizes of the run, unpadded."""
+        """Write the buffers that are copies of params or sizes. ``real`` has the sizes of the run, unpadded.
+
+        Raises InputError, with nothing written, for a value that the dtype of a copy would change.
+        """
+        for name, source in self._derived:
+            if isinstance(source, language.FromParam) and source.param in params:
+                check_copy(source.param, params[source.param], self.static[name].spec.dtype or "")
         for name, source in self._derived:
             if (source.dim not in real) if isinstance(source, language.FromSize) else (source.param not in params):
                 continue  # another sequence reads it
@@ -123,7 +130,19 @@ class Buffers:
             if isinstance(source, language.FromSize):
                 view.fill_(bucket[source.dim] if source.bucket else real[source.dim])
                 continue
-            view.copy_(torch.as_tensor(params[source.param], dtype=view.dtype).expand(view.shape))
+            self._copy_param(name, view, params[source.param], real)
+
+    def _copy_param(self, name: str, view: torch.Tensor, given: Any, real: Mapping[str, int]) -> None:
+        """Write one device copy; its own `pad` fills the rows a bucket adds, else they are padded as the param is."""
+        buffer, value = self.static[name].spec, torch.as_tensor(given, dtype=view.dtype).expand(view.shape)
+        shape = view.shape if buffer.pad is None else concrete(buffer.shape or (), {**self.constants, **real})
+        if shape == view.shape:
+            view.copy_(value)
+            return
+        rows = tuple(slice(0, size) for size in shape)
+        pad: Any = buffer.pad
+        view.fill_(pad)
+        view[rows].copy_(value[rows])
 
     @property
     def has_derived(self) -> bool:

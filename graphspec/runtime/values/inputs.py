@@ -12,6 +12,7 @@ import torch
 
 from graphspec import spec as language
 from graphspec.errors import InputError
+from graphspec.rules.numbers import INTEGERS, WHOLE, leaves, unkept
 from graphspec.runtime.values.borrowed import plain
 
 
@@ -133,11 +134,43 @@ def exact_cast(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
     return cast
 
 
-class ParamCheck:
-    """The exact form one param accepts."""
+def copies_of(spec: language.Spec, param: str) -> tuple[str, ...]:
+    """The dtypes of the buffers that are device copies of a param."""
+    source = language.FromParam(param)
+    return tuple(str(buffer.dtype) for buffer in spec.buffers.values() if buffer.source == source)
 
-    def __init__(self, param: language.Param, largest: Mapping[str, int], constants: Mapping[str, int]) -> None:
+
+def check_copy(param: str, value: Any, dtype: str) -> None:
+    """Refuse a value of a param that would be another number in the dtype of its copy. Raises InputError.
+
+    Fractions are rounded as torch rounds them; integers are not, and no finite number becomes infinite.
+    """
+    many = list(leaves(value)) if isinstance(value, list) else [value]
+    suspects = many
+    if len(many) > 1 and type(many[0]) is int:
+        ends = [min(many), max(many)]
+        suspects = ends if dtype in INTEGERS or max(-ends[0], ends[1]) <= WHOLE[dtype] else many
+    for each in suspects:
+        problem = unkept(each, dtype)
+        if problem is not None:
+            raise InputError(
+                f"param '{param}' is {each}, and its copy is {dtype}: {problem}",
+                hint=f"give another value, or declare the buffer `from: {param}` with a wider dtype",
+            )
+
+
+class ParamCheck:
+    """The exact form one param accepts. ``copies`` are the dtypes of its device copies, which must keep its values."""
+
+    def __init__(
+        self,
+        param: language.Param,
+        largest: Mapping[str, int],
+        constants: Mapping[str, int],
+        copies: Iterable[str] = (),
+    ) -> None:
         self.param = param
+        self._copies = tuple(copies)
         self._low = largest[param.min] if isinstance(param.min, str) else param.min
         self._high = largest[param.max] if isinstance(param.max, str) else param.max
         self._constants = constants
@@ -151,7 +184,10 @@ class ParamCheck:
         """
         if hasattr(value, "tolist"):  # a tensor or an array of numpy
             value = value.tolist()
-        return self._walk(value, self.param.shape, sizes)
+        taken = self._walk(value, self.param.shape, sizes)
+        for dtype in self._copies:
+            check_copy(self.param.name, taken, dtype)
+        return taken
 
     def _walk(self, value: Any, shape: language.Shape, sizes: dict[str, tuple[int, str]]) -> Any:
         if not shape:

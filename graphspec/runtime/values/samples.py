@@ -10,7 +10,12 @@ import torch
 
 from graphspec import spec as language
 from graphspec.errors import InputError
+from graphspec.rules.numbers import default_of
 from graphspec.runtime.values.files import read_tensor
+from graphspec.runtime.values.inputs import exact_cast
+
+#: From here on another value is looked for nearer to zero: the dtype of a copy may hold nothing above.
+_LARGE = 127
 
 
 def sample(buffer: language.Buffer, shape: tuple[int, ...], generator: torch.Generator, folder: Path) -> torch.Tensor:
@@ -35,7 +40,23 @@ def sample(buffer: language.Buffer, shape: tuple[int, ...], generator: torch.Gen
         case "value":
             return _expanded(torch.tensor(how.value, dtype=dtype), shape, buffer.name)
         case "file":
-            return _expanded(read_tensor(folder / how.value, buffer.name).to(dtype), shape, buffer.name)
+            return _expanded(_of_dtype(read_tensor(folder / how.value, buffer.name), buffer), shape, buffer.name)
+
+
+def _of_dtype(value: torch.Tensor, buffer: language.Buffer) -> torch.Tensor:
+    """What a sample file holds, under the rule for what a caller gives: the dtype is exact, unless `cast`."""
+    dtype: torch.dtype = getattr(torch, str(buffer.dtype))
+    if value.dtype == dtype:
+        return value
+    cast = exact_cast(value, dtype) if buffer.cast else None
+    if cast is None:
+        why = "casting would change values" if buffer.cast else f"and the file holds {value.dtype}"
+        message = f"the sample of '{buffer.name}' takes {dtype}, {why}"
+        hint = f"save it as {dtype}" + (
+            "" if buffer.cast else ", or declare cast: true for casts that keep every value"
+        )
+        raise InputError(message, hint=hint)
+    return cast
 
 
 def _expanded(value: torch.Tensor, shape: tuple[int, ...], name: str) -> torch.Tensor:
@@ -56,11 +77,11 @@ def _drawn(dtype: torch.dtype) -> torch.dtype:
 def default_param(param: language.Param, shape: tuple[int, ...]) -> Any:
     """The value a param has when none was given.
 
-    Its default (a scalar fills the shape), else its first choice, its minimum, zero or False.
+    See `default_of`; a scalar fills the shape. A spec that passed the rules has such a value.
     """
-    value = param.default
+    value = default_of(param)
     if value is None:
-        value = _plain_default(param)
+        raise InputError(f"param '{param.name}' must be given: its bounds and choices allow no default")
     if param.type == "float":
         value = _floats(value)
     return value if isinstance(value, list) else filled(shape, value)
@@ -83,7 +104,9 @@ def alternative_param(param: language.Param, value: Any, largest: Mapping[str, i
     low = largest[param.min] if isinstance(param.min, str) else param.min
     high = largest[param.max] if isinstance(param.max, str) else param.max
     step = 1 if param.type == "int" else 0.4375 + abs(value) / 2  # exact in binary, and no power of an earlier value
-    for other in (value + step, value - step, high, low):
+    further, nearer = (value + step, value - step) if value >= 0 else (value - step, value + step)
+    tried = (nearer, further) if abs(value) >= _LARGE else (value + step, value - step)
+    for other in (*tried, high, low):
         if other is not None and other != value and (low is None or other >= low) and (high is None or other <= high):
             return int(other) if param.type == "int" else float(other)
     return value
@@ -112,11 +135,3 @@ def probes(param: language.Param, value: Any, largest: Mapping[str, int]) -> lis
 def filled(shape: tuple[int, ...], value: Any) -> Any:
     """A nested list of ``shape`` with ``value`` everywhere; the value itself for the empty shape."""
     return [filled(shape[1:], value) for _ in range(shape[0])] if shape else value
-
-
-def _plain_default(param: language.Param) -> Any:
-    if param.choices:
-        return param.choices[0]
-    if isinstance(param.min, (int, float)):
-        return param.min
-    return {"int": 0, "float": 0.0, "bool": False, "str": ""}[param.type]
