@@ -133,7 +133,8 @@ class StaticCopy:
 class GraphSet:
     """Every graph of one variant, by region and bucket.
 
-    ``loaded`` are the names that the captured code loads, ``moving`` the host values that eager regions change.
+    ``loaded`` are the names that the captured code loads, ``moving`` the host values that eager regions change;
+    ``walks`` says whether that code could see more of a dict than the entries it asks for.
     """
 
     variant: Variant
@@ -142,6 +143,7 @@ class GraphSet:
     clock: Clock
     eager_values: dict[str, Any] = field(default_factory=dict)
     loaded: frozenset[str] = frozenset()
+    walks: bool = True
     moving: set[str] = field(default_factory=set)
 
     def release(self, backend: Backend) -> None:

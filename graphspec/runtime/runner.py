@@ -103,8 +103,9 @@ class Runner:
         self._sets: dict[Variant, GraphSet] = {}
         self._guards: dict[Variant, Watchers] = {}
         self._forks = Forks.count
-        self._lock = threading.RLock()
-        self._busy = False
+        #: One thread at a time. Taken by `with`, in C, so that no interrupt comes between taking it and the block.
+        self.lock = threading.RLock()
+        self.busy = False
         self._captured = False
         self._closed = False
         self.stats = Stats()
@@ -134,7 +135,7 @@ class Runner:
         if name in self.sequences:
             return self.sequences[name]
         have = ", ".join(self.sequences)
-        close = difflib.get_close_matches(name, self.sequences, 1)
+        close = difflib.get_close_matches(str(name), self.sequences, 1)
         also = f"'{name}' is a region; " if name in self._context.spec.regions else ""
         hint = f"{also}the sequences are {have}" + (f"; did you mean '{close[0]}'?" if close else "")
         raise ReplayError(f"there is no sequence '{name}'", hint=hint)
@@ -251,6 +252,7 @@ class Runner:
 
     def graph(self, region: str, sizes: Mapping[str, int] | None = None) -> CapturedRegion:
         """One captured graph, for measuring a bare replay: ``runner.graph("decode", {"batch": 1}).replay()``."""
+        self.admit()
         graphs = next(iter(self._sets.values()))
         for (name, bucket), captured in graphs.regions.items():
             if name == region and dict(bucket.sizes) == dict(sizes or {}):
@@ -300,47 +302,36 @@ class Runner:
 
     @contextmanager
     def entered(self, *, captured: bool = True) -> Iterator[None]:
-        """`enter` and `leave` as a context."""
-        self.enter(captured=captured)
-        try:
-            with device_failures(self._context.backend):
-                yield
-        finally:
-            self.leave()
+        """What `BoundSequence.run` does around a run, around anything else that uses the graphs."""
+        self.refuse_other_process()
+        with self.lock:
+            self.admit(captured=captured)
+            try:
+                self.busy = True
+                self._context.backend.begin()
+                with device_failures(self._context.backend):
+                    yield
+            finally:
+                self.busy = False
+                self._context.backend.end()
 
-    def enter(self, *, captured: bool = True) -> None:
-        """Begin to use the graphs: one thread at a time, in the process that captured, outside of any capture.
-
-        Raises ReplayError after `close`, before `capture`, and when a region runs its own runner.
-        """
+    def refuse_other_process(self) -> None:
+        """Raise ReplayError in a process that was forked off. Before the lock, which nobody would open there."""
         if Forks.count != self._forks:
             raise ReplayError("this runner belongs to the parent process", hint="open the spec again after the fork")
-        self._lock.acquire()
+
+    def admit(self, *, captured: bool = True) -> None:
+        """Raise ReplayError after `close`, before `capture`, inside of a capture, and for a runner within itself."""
         refusal = self._refusal(captured=captured)
         if refusal is not None:
-            self._lock.release()
             raise refusal
-        try:
-            self._context.backend.begin()
-        except BaseException:
-            self._lock.release()
-            raise
-        self._busy = True
-
-    def leave(self) -> None:
-        """End what `enter` began."""
-        self._busy = False
-        try:
-            self._context.backend.end()
-        finally:
-            self._lock.release()
 
     def _refusal(self, *, captured: bool) -> ReplayError | None:
         if self._closed:
             return ReplayError("this runner is closed", hint="open the spec again")
         if captured and not self._captured:
             return ReplayError("nothing is captured yet", hint="call runner.capture() first")
-        if self._busy:  # the lock is held by this very thread
+        if self.busy:  # the lock is held by this very thread
             return ReplayError("this runner is already running", hint="a region must not run its own runner")
         region = capturing()
         if region is not None:

@@ -7,6 +7,8 @@ import os
 import pickle
 import random
 import resource
+import signal
+import threading
 import weakref
 from pathlib import Path
 
@@ -405,3 +407,52 @@ def test_a_model_whose_tensors_are_elsewhere_is_refused_naming_device_and_tensor
     model = case.module().Model().to("meta")
     with case.refused(ModelError, "meta", "model.linear.weight", "model.n"):
         graphspec.open(case.path, device="cpu", model=model)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers of a process here")
+def test_interrupted_runs_leave_the_runner_usable_and_the_callers_modes_alone(case):
+    runner = case.open("def forward(self, x): return x * 2 + 1", SPEC)
+    x = torch.randn(4)
+    interrupts, grad = 0, torch.is_grad_enabled()
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for number in range(300):
+            torch.set_grad_enabled(number % 2 == 0)
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0005 + number % 97 / 50_000)
+                while True:
+                    runner.run(x=x)
+            except KeyboardInterrupt:
+                interrupts += 1
+            assert torch.is_grad_enabled() == (number % 2 == 0)
+    finally:
+        torch.set_grad_enabled(grad)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupts == 300
+    assert torch.equal(runner.run(x=x)["y"], x * 2 + 1)
+    answers = []
+    other = threading.Thread(target=lambda: answers.append(runner.run(x=x)["y"]), daemon=True)
+    other.start()
+    other.join(30)
+    assert torch.equal(answers[0], x * 2 + 1)
+
+
+@pytest.mark.case("C63")
+@pytest.mark.parametrize("wrong", [None, 0, ("main",), "mian"])
+def test_a_sequence_of_another_name_or_kind_is_refused_with_those_there_are(case, wrong):
+    runner = case.open("def forward(self, x): return x * 2", SPEC)
+    with case.refused(ReplayError, "there is no sequence", "replay"):
+        runner[wrong]
+
+
+@pytest.mark.case("C63")
+def test_a_graph_of_a_closed_runner_is_refused(case):
+    runner = case.open("def forward(self, x): return x * 2", SPEC)
+    runner.close()
+    with case.refused(ReplayError, "closed"):
+        runner.graph("main")

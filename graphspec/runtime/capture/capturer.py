@@ -85,7 +85,7 @@ class _Capturer:
         session.rewind()
         context.buffers.adopt(context.model)
         self._dry_runs()
-        self._set.loaded = self._dry_runner.code.loaded()
+        self._set.loaded, self._set.walks = self._dry_runner.code.loaded(), self._dry_runner.code.walks()
         session.rewind()
         if changed := effects.unexplained(session.verify()):
             raise HazardError(changed)

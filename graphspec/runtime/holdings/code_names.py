@@ -20,6 +20,13 @@ _LAYERS = str(Path(nn.__file__).resolve().parent / "modules")
 _DISPATCH = "module.py"
 _LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_SUPER_ATTR")
 
+_WALKS = frozenset({"GET_ITER", "CONTAINS_OP", "DICT_MERGE", "DICT_UPDATE", "LIST_EXTEND", "SET_UPDATE", "UNPACK_EX"})
+_WALKING = frozenset({
+    "len", "list", "tuple", "set", "dict", "sorted", "sum", "max", "min", "any", "all", "enumerate", "zip", "map",
+    "iter", "filter", "reversed", "reduce", "get", "setdefault", "pop", "popitem", "keys", "values", "items", "copy",
+    "next",
+})  # fmt: skip
+
 
 class CodeNames:
     """The names that model code loads while it runs in this thread."""
@@ -53,6 +60,15 @@ class CodeNames:
             if _is_watched(code.co_filename)
             for instruction in dis.get_instructions(code)
             if instruction.opname in _LOADS or _is_name(instruction)
+        )
+
+    def walks(self) -> bool:
+        """Whether any of these functions could see more of a dict or a set than the entries it asks for by key."""
+        return any(
+            instruction.opname in _WALKS or (instruction.opname in _LOADS and instruction.argval in _WALKING)
+            for code in tuple(self._codes)
+            if _is_watched(code.co_filename)
+            for instruction in dis.get_instructions(code)
         )
 
     def _note(self, frame: types.FrameType, event: str, _: Any) -> None:

@@ -46,10 +46,11 @@ class Frozen:
     """``values`` must still be found in their slots, ``sizes`` must keep their length, ``arrays`` their bytes.
 
     ``copies`` are long containers, compared as wholes. ``modules`` must get no attribute that is among ``names``.
-    ``unwatched`` are too large for any of this.
+    ``walks``: dicts must not grow either. ``unwatched`` are too large for any of this.
     """
 
     names: Collection[str]
+    walks: bool
     values: list[tuple[Slot, Any]] = field(default_factory=list)
     sizes: list[tuple[str, Any]] = field(default_factory=list)
     arrays: list[tuple[str, Any]] = field(default_factory=list)
@@ -130,9 +131,12 @@ class FrozenGuard:
         yield from (f"the items of {name} changed" for name, owner, old in self._copies if owner != old)
 
 
-def frozen(found: Reach, names: Collection[str], moving: Collection[str]) -> Frozen:
-    """What to watch, given the names that captured code loads. ``moving`` are slots that eager regions change."""
-    result = Frozen(names)
+def frozen(found: Reach, names: Collection[str], moving: Collection[str], *, walks: bool = True) -> Frozen:
+    """What to watch, given the names that captured code loads. ``moving`` are slots that eager regions change.
+
+    Not ``walks``: that code asks dicts for entries by key only, so that new ones do not concern it.
+    """
+    result = Frozen(names, walks)
     result.sizes.extend((f"the global {name}", getattr(nn.modules.module, f"_global{name}")) for name in _HOOKS)
     for name, module in found.modules:
         own = vars(module)
@@ -171,7 +175,8 @@ def _watch_container(result: Frozen, found: Reach, part: Part, moving: Collectio
         else:
             result.sizes.append((part.name, owner))
         return
-    result.sizes.append((part.name, owner))
+    if part.kind == "sequence" or result.walks:
+        result.sizes.append((part.name, owner))
     for key, value in content.items():
         slot = part.slot(key, found.label(key), ())
         if slot.name not in moving and _is_frozen(value, function=True):

@@ -43,22 +43,30 @@ class BoundSequence:
 
     def run(self, inputs: Mapping[str, Any], fills: Fills | None = None) -> dict[str, Any]:
         """Run once by replaying graphs; see `Runner.run`."""
-        self._runner.enter()
-        grad = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(False)  # what torch.no_grad() does, at a tenth of its cost
-        try:
-            request = self._reader.read(inputs)
-            if request.bucket is None:
-                return self._miss(request)
-            return self._replay(request, request.bucket, fills)
-        except RuntimeError as error:
-            failure = self._context.backend.failure(error)
-            if failure is None:
-                raise
-            raise failure from error
-        finally:
-            torch._C._set_grad_enabled(grad)
-            self._runner.leave()
+        runner, backend = self._runner, self._context.backend
+        runner.refuse_other_process()
+        with runner.lock:
+            runner.admit()
+            grad = torch.is_grad_enabled()
+            try:
+                runner.busy = True
+                torch._C._set_grad_enabled(False)  # what torch.no_grad() does, at a tenth of its cost
+                backend.begin()
+                request = self._reader.read(inputs)
+                if request.bucket is None:
+                    return self._miss(request)
+                return self._replay(request, request.bucket, fills)
+            except RuntimeError as error:
+                failure = backend.failure(error)
+                if failure is None:
+                    raise
+                raise failure from error
+            finally:  # an interrupt may come in any of these calls
+                runner.busy = False
+                try:
+                    backend.end()
+                finally:
+                    torch._C._set_grad_enabled(grad)
 
     def eager(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run once by calling the model's own code at the real sizes, advancing the states as eager does."""
