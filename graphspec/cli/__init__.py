@@ -6,7 +6,7 @@ Commands raise the errors of graphspec; `main` turns them into a message on stde
 from __future__ import annotations
 
 import contextlib
-import os
+import errno
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -33,6 +33,8 @@ _INTERRUPTED = 130
 _NO_READER = 141  # what a shell reports for a program that SIGPIPE ended
 _USAGE = 2
 _INTERNAL = 3
+#: How a stream says that it takes no more.
+_UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 class _Commands(click.Group):
@@ -80,34 +82,65 @@ def group() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. 0 good, 1 findings, 2 usage, 3 device or runtime, 130 interrupted."""
+    from graphspec.cli.output import drop_unwritten, replace_closed_streams
+
+    replace_closed_streams()
+    code = 0
     try:
         result = group.main(arguments, prog_name="graphspec", standalone_mode=False)
+        code = result if isinstance(result, int) else 0
+        sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001  every way out has an exit code
-        return _exit_code(error)
-    return result if isinstance(result, int) else 0
+        code = _exit_code(error)
+        with contextlib.suppress(OSError):
+            _tell(error)
+    try:
+        sys.stderr.flush()
+    except OSError:  # nobody can be told on a stderr that takes nothing
+        drop_unwritten(sys.stderr)
+    return code
 
 
 def _exit_code(error: BaseException) -> int:
-    """What an exception that ends a command means: the message goes to stderr, the code to the caller."""
+    """What an exception that ends a command means to the caller."""
     code = _INTERNAL
     match error:
         case click.exceptions.Exit():
             code = error.exit_code
         case click.ClickException():
-            error.show()
             code = _USAGE
         case click.Abort() | KeyboardInterrupt():
-            click.echo("interrupted", err=True)
             code = _INTERRUPTED
         case GraphSpecError():
-            _show(error)
             code = error.exit_code
         case BrokenPipeError():
-            with contextlib.suppress(OSError):  # so that the flush at exit fails no more
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = _NO_READER
         case SystemExit() if isinstance(error.__context__, OSError):  # click's own answer to a closed pipe
             code = _NO_READER
+        case _:
+            pass
+    return code
+
+
+def _tell(error: BaseException) -> None:
+    """Say on stderr why a command ended."""
+    match error:
+        case click.exceptions.Exit():
+            pass
+        case click.ClickException():
+            error.show()
+        case click.Abort() | KeyboardInterrupt():
+            click.echo("interrupted", err=True)
+        case GraphSpecError():
+            _show(error)
+        case OSError() if error.filename is None and error.errno in _UNWRITABLE:
+            from graphspec.cli.output import drop_unwritten
+
+            drop_unwritten(sys.stdout)
+            if not isinstance(error, BrokenPipeError):
+                click.echo(f"error: the output cannot be written: {error.strerror}", err=True)
+        case SystemExit() if isinstance(error.__context__, OSError):  # click's own answer to a closed pipe
+            pass
         case SystemExit():  # some code's that runs where graphspec does not call the model's: no success of a command
             click.echo(f"error: the command was ended by sys.exit({error.code!r})", err=True)
         case _:  # a bug of graphspec's own: the traceback is what its report needs
@@ -115,7 +148,6 @@ def _exit_code(error: BaseException) -> int:
 
             traceback.print_exception(error)
             click.echo("graphspec failed for a reason of its own; please report the lines above", err=True)
-    return code
 
 
 def _show(error: GraphSpecError) -> None:

@@ -11,7 +11,7 @@ import click
 
 from graphspec import spec as language
 from graphspec.cli import devices
-from graphspec.cli.output import coloured
+from graphspec.cli.output import coloured, prints_on_stderr
 from graphspec.cli.progress import Progress
 from graphspec.errors import Diagnostic
 from graphspec.loading import inspect
@@ -37,7 +37,8 @@ def command(ctx: click.Context, spec: Path, device: str | None, style: str) -> N
     loaded, findings = inspect(spec)
     report = None
     if loaded is not None and not any(each.severity == "error" for each in findings):
-        report = _traced(loaded, device)
+        with prints_on_stderr():
+            report = _traced(loaded, device)
         findings = sorted([*findings, *report.findings], key=_place)
     click.echo(_rendered(report, findings, style), nl=False, color=coloured(sys.stdout))
     if any(each.severity == "error" for each in findings):

@@ -9,10 +9,12 @@ import click
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def command(form: str) -> None:
     """Say which devices and versions are here, and why a device cannot be used."""
+    from graphspec.cli.output import prints_on_stderr
     from graphspec.report.doctor_text import render
     from graphspec.runtime.doctor import examine, to_json
 
-    found = examine()
+    with prints_on_stderr():  # what device libraries print when they are loaded
+        found = examine()
     if form == "json":
         import json
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
@@ -31,8 +32,7 @@ class Progress:
             filled = _WIDTH * done // max(total, 1)
             self._write(f"[{'#' * filled}{' ' * (_WIDTH - filled)}] {done}/{total} {what}")
         elif what not in self._said:
-            self._stream.write(f"{what}\n")
-            self._stream.flush()
+            self._put(f"{what}\n")
         self._said.add(what)
 
     def __enter__(self) -> Self:
@@ -46,6 +46,10 @@ class Progress:
 
     def _write(self, text: str) -> None:
         if text != self._shown:
-            self._stream.write(f"\r\x1b[2K{text[:_LINE]}")
-            self._stream.flush()
+            self._put(f"\r\x1b[2K{text[:_LINE]}")
         self._shown = text
+
+    def _put(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # a full disk under stderr is no reason to stop
+            self._stream.write(text)
+            self._stream.flush()

@@ -12,7 +12,7 @@ import click
 
 from graphspec import spec as language
 from graphspec.cli import pairs
-from graphspec.cli.output import coloured
+from graphspec.cli.output import coloured, prints_on_stderr
 from graphspec.cli.progress import Progress
 from graphspec.compiler import compile_spec
 from graphspec.errors import CheckError, InputError
@@ -73,7 +73,7 @@ def command(  # noqa: PLR0917  one argument for each flag
     _refuse_output(output)
     _refuse_nothing_to_run(plan)
     options = _options(loaded, plan, named, steps=steps, check=check)
-    with Progress() as progress:
+    with prints_on_stderr(), Progress() as progress:
         executed = _execute(loaded, device, options, progress)
     if output is not None:
         from graphspec.runtime.values.files import write_tensors
