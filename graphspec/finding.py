@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,14 @@ def finding(
         return Diagnostic(code, message, severity, path=path, hint=hint)
     line, column = document.position(path, key=key)
     return Diagnostic(code, message, severity, str(document.path), line, column, path, hint)
+
+
+def placed(document: Document | None, found: Diagnostic, *, key: bool = False) -> Diagnostic:
+    """A finding that knows its path in the spec only, with the line and column of that path too."""
+    if document is None or found.file is not None or not found.path:
+        return found
+    line, column = document.position(found.path, key=key)
+    return replace(found, file=str(document.path), line=line, column=column)
 
 
 def in_order(findings: Iterable[Diagnostic]) -> list[Diagnostic]:

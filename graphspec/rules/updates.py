@@ -59,16 +59,34 @@ def spread(spec: Spec) -> Iterator[Diagnostic]:
 
 
 def overlaps(spec: Spec) -> Iterator[Diagnostic]:
-    """GS504: one argument of one call refreshed from two places: the last would win in silence."""
-    seen: dict[tuple[str, str, str, str | None], list[Update]] = {}
+    """GS504: one argument of one call refreshed from two places: the last would win in silence.
+
+    Only where it is certain without the model; whatever else meets in one argument is refused at the capture.
+    """
+    seen: dict[tuple[str, str], list[Update]] = {}
     for update, path in _updates(spec):
-        region = str(path[1])
-        for other in (others := seen.setdefault((region, update.op, update.arg, update.within), [])):
-            if update.at is None or other.at is None or set(update.at) & set(other.at):
-                message = f"`{update.arg}` of {update.op} is refreshed twice, from '{other.param}' and '{update.param}'"
+        for other in (others := seen.setdefault((str(path[1]), update.arg), [])):
+            if _meet(update, other):
+                sources = " and ".join(f"'{each}'" for each in dict.fromkeys((other.param, update.param)))
+                message = f"`{update.arg}` of {update.op} is refreshed twice, from {sources}"
                 yield finding(spec.document, "GS504", message, path, hint="tell the calls apart with `at`, or keep one")
                 break
         others.append(update)
+
+
+def _meet(one: Update, other: Update) -> bool:
+    """Whether both certainly refresh one call: either takes all that the other picks, or they pick by number alike."""
+    if _takes_all(one, other) or _takes_all(other, one):
+        return True
+    alike = (one.op, one.within) == (other.op, other.within)
+    return alike and bool(set(one.at or ()) & set(other.at or ()))
+
+
+def _takes_all(one: Update, other: Update) -> bool:
+    """Whether ``one`` picks every call that ``other`` picks. A name without an overload stands for all of them."""
+    if one.at is not None or one.within not in {None, other.within}:
+        return False
+    return one.op in {other.op, other.op.partition(".")[0]}
 
 
 def specialized(spec: Spec) -> Iterator[Diagnostic]:

@@ -12,7 +12,7 @@ import torch
 
 from graphspec import spec as language
 from graphspec.backends.base import Backend, Slot
-from graphspec.errors import Diagnostic, HazardError
+from graphspec.errors import Diagnostic, HazardError, KeyPath
 from graphspec.runtime.capture.recording import Call, Recording, Ref, map_parts
 
 
@@ -58,7 +58,7 @@ def bind_updates(
         calls = occurrences(region, update, recording)
         if update.each == "occurrence" and len(values[update.param]) != len(calls):
             _refuse(
-                region,
+                (region, update, "each"),
                 f"'{update.param}' has {len(values[update.param])} items along its first axis for {len(calls)} "
                 f"occurrences of {update.op}",
                 "give the param one item for each occurrence, or pick occurrences with `at`",
@@ -69,8 +69,24 @@ def bind_updates(
             occurrence = number if update.each == "occurrence" else None
             binding = _binding(region, update, recording, index, occurrence, values[update.param])
             _refuse_new_shapes(region, update, recording.calls[index], binding, alternatives[update.param])
+            _refuse_second(region, update, recording.calls[index], binding, found)
             found.append(binding)
     return found
+
+
+def _refuse_second(
+    region: language.Region, update: language.Update, call: Call, binding: Binding, found: Sequence[Binding]
+) -> None:
+    """One argument has one source: of two, the last would win in silence."""
+    place = (binding.slot.call, binding.slot.position)
+    other = next((each for each in found if (each.slot.call, each.slot.position) == place), None)
+    if other is not None:
+        sources = " and ".join(f"'{each}'" for each in dict.fromkeys((other.param, binding.param)))
+        _refuse(
+            (region, update, "op"),
+            f"two updates refresh '{update.arg}' of {call.name}, from {sources}, at {call.site}",
+            "tell the calls apart with `at` or `within`, or keep one of the updates",
+        )
 
 
 def update_findings(
@@ -120,12 +136,12 @@ def _refuse_unsupported(
         close = difflib.get_close_matches(update.arg, accepted, 1)
         mean = f" Did you mean {close[0]}?" if close else ""
         takes = f"this device updates {', '.join(accepted)} of it.{mean}"
-        _refuse(region, f"'{update.arg}' of {call.name} cannot be updated, at {call.site}", takes)
+        _refuse((region, update, "arg"), f"'{update.arg}' of {call.name} cannot be updated, at {call.site}", takes)
     others = {other.name: backend.updatable(other) for other in recording.calls}
     can = "; ".join(f"{', '.join(taken)} of {name}" for name, taken in others.items() if taken)
     here = f"here this device updates {can}. " if can else ""
     _refuse(
-        region,
+        (region, update, "arg"),
         f"{call.name} has no argument that this device can update, at {call.site}",
         f"{here}Keep the value in a device tensor (a buffer with `from:`), or write `strategy: specialize`",
     )
@@ -138,19 +154,25 @@ def occurrences(region: language.Region, update: language.Update, recording: Rec
         called = sorted({call.name for call in recording.calls})
         close = difflib.get_close_matches(update.op, called, 3)
         have = ", ".join(close or called[:12]) or "nothing"
-        _refuse(region, f"it never calls {update.op}, which an update names", f"operators it calls: {have}")
+        _refuse(
+            (region, update, "op"), f"it never calls {update.op}, which an update names", f"operators it calls: {have}"
+        )
     if update.within is not None:
         inside = [i for i in named if any(fnmatch.fnmatchcase(m, update.within) for m in recording.calls[i].modules)]
         if not inside:
             where = sorted({module for i in named for module in recording.calls[i].modules[-1:]})
             have = ", ".join(where) or "no module"
-            _refuse(region, f"{update.op} is never called within {update.within}", f"it is called within {have}")
+            _refuse(
+                (region, update, "within"),
+                f"{update.op} is never called within {update.within}",
+                f"it is called within {have}",
+            )
         named = inside
     if update.at is None:
         return named
     if max(update.at) >= len(named):
         _refuse(
-            region,
+            (region, update, "at"),
             f"{update.op} is called {len(named)} times, and an update picks occurrence {max(update.at)}",
             f"occurrences count from 0 to {len(named) - 1}, in capture order",
         )
@@ -171,28 +193,40 @@ def _binding(
     if update.arg not in names:
         close = difflib.get_close_matches(update.arg, names, 1)
         mean = f" Did you mean {close[0]}?" if close else ""
-        _refuse(region, f"{call.name} has no argument '{update.arg}'", f"it takes {', '.join(names)}.{mean}")
+        _refuse(
+            (region, update, "arg"),
+            f"{call.name} has no argument '{update.arg}'",
+            f"it takes {', '.join(names)}.{mean}",
+        )
     position = names.index(update.arg)
     recorded = call.arguments()[update.arg]
     kind = str(arguments[position].type)
     if recorded is None:
         given = ", ".join(name for name, item in call.arguments().items() if item is not None)
         _refuse(
-            region,
+            (region, update, "arg"),
             f"{call.name} was captured without '{update.arg}', so there is nothing to update, at {call.site}",
             f"pass it in the model; captured with: {given}",
         )
     if not call.born and not any(True for _ in _writes(call)):
-        _refuse(region, f"{call.name} is a view: its '{update.arg}' is part of an address", "update another operator")
+        _refuse(
+            (region, update, "arg"),
+            f"{call.name} is a view: its '{update.arg}' is part of an address",
+            "update another operator",
+        )
     binding = Binding(Slot(index, position, None), update.param, occurrence, recorded, kind)
     try:
         first = binding.convert(value)
     except (IndexError, TypeError, RuntimeError, ValueError) as error:
         fix = "give the param the shape that the argument has, or pick other calls with `at`"
-        _refuse(region, f"the value of '{update.param}' does not fit {call.name} '{update.arg}': {error}", fix)
+        _refuse(
+            (region, update, "from"),
+            f"the value of '{update.param}' does not fit {call.name} '{update.arg}': {error}",
+            fix,
+        )
     if kind in {"int", "List[int]", "Optional[int]"} and isinstance(first, float):
         wrong = f"'{update.param}' is a float, and {call.name} takes an int as '{update.arg}'"
-        _refuse(region, wrong, "declare the param `type: int`")
+        _refuse((region, update, "from"), wrong, "declare the param `type: int`")
     return Binding(Slot(index, position, first), update.param, occurrence, recorded, kind)
 
 
@@ -206,7 +240,7 @@ def _refuse_new_shapes(
     after = result_shapes(call, binding.slot.position, binding.convert(other))
     if before is not None and after is not None and before != after:
         _refuse(
-            region,
+            (region, update, "arg"),
             f"'{update.arg}' of {call.name} decides the shape of its result, at {call.site}",
             "make the size a bucketed dim, or the param `specialize: true`",
         )
@@ -241,5 +275,11 @@ def _writes(call: Call) -> Sequence[Any]:
     return [a for a in call.op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
 
 
-def _refuse(region: language.Region, message: str, hint: str) -> NoReturn:
-    raise HazardError([Diagnostic("GS510", f"region '{region.name}': {message}", hint=hint)])
+def _refuse(place: tuple[language.Region, language.Update, str], message: str, hint: str) -> NoReturn:
+    """Refuse at a key of an update. The finding has the path in the spec; who holds the document adds the line."""
+    region, update, key = place
+    index = next((number for number, each in enumerate(region.updates) if each is update), None)
+    path: KeyPath = (
+        ("regions", region.name, "updates") if index is None else ("regions", region.name, "updates", index, key)
+    )
+    raise HazardError([Diagnostic("GS510", f"region '{region.name}': {message}", path=path, hint=hint)])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from graphspec import spec as language
 from graphspec.errors import Diagnostic, GraphSpecError, KeyPath, ModelError
-from graphspec.finding import finding
+from graphspec.finding import finding, placed
 from graphspec.runtime.capture.source import NOWHERE, site_of
 from graphspec.runtime.context import Context
 from graphspec.runtime.tracing.host import HostState
@@ -30,11 +31,10 @@ def unmatched(spec: language.Spec, buffer: str, error: ModelError) -> Diagnostic
 
 
 def in_region(spec: language.Spec, region: str, found: Diagnostic) -> Diagnostic:
-    """A finding of the runtime, at its region in the spec where it has no place in the model."""
-    if found.file is not None:
-        return found
-    path: KeyPath = ("regions", region)
-    return finding(spec.document, found.code, found.message, path, key=True, hint=found.hint, severity=found.severity)
+    """A finding of the runtime, at its own place or its region in the spec where it has no place in the model."""
+    if found.path:
+        return placed(spec.document, found)
+    return placed(spec.document, replace(found, path=("regions", region)), key=True)
 
 
 def failed_call(context: Context, region: str, error: ModelError, bucket: str) -> Diagnostic:

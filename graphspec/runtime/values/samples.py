@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,9 @@ def alternative_param(param: language.Param, value: Any, largest: Mapping[str, i
         return f"{value}'"
     low = largest[param.min] if isinstance(param.min, str) else param.min
     high = largest[param.max] if isinstance(param.max, str) else param.max
+    if not math.isfinite(value):
+        value = default_of(replace(param, default=None, choices=None, min=low, max=high)) or 0.0
+        return float(value)
     step = 1 if param.type == "int" else 0.4375 + abs(value) / 2  # exact in binary, and no power of an earlier value
     further, nearer = (value + step, value - step) if value >= 0 else (value - step, value + step)
     tried = (nearer, further) if abs(value) >= _LARGE else (value + step, value - step)
