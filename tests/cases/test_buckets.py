@@ -534,3 +534,12 @@ def test_poisoned_inputs_and_graph_memory_between_runs_change_nothing(case):
         x = torch.randn(rows, 2)
         runner.poison()
         torch.testing.assert_close(runner.run(x=x)["y"], eager(x))
+
+
+@pytest.mark.parametrize("rows", ["real", "bucket"])
+def test_results_of_an_eager_region_have_the_real_rows_whatever_rows_it_sees(case, rows):
+    spec = SPEC.replace("outputs: yMORE", f"outputs: y, eager: true, rows: {rows}")
+    runner = case.open("def forward(self, x): self.seen = x.shape[0]; return x * 2", spec)
+    x = torch.randn(3, 2)
+    assert torch.equal(runner.run(x=x)["y"], x * 2)
+    assert runner.model.seen == {"real": 3, "bucket": 4}[rows]

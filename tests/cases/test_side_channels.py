@@ -290,3 +290,50 @@ def test_the_input_of_the_call_before_is_refused(case, made, body):
     """
     with pytest.raises(GraphSpecError, match="region 'main'"):
         case.open(model, ONE)
+
+
+COLLECTED = {
+    "appended to a fresh list": "self.aux = []; self.aux.append(x.mean()); return x + self.aux[0]",
+    "a fresh tuple": "self.aux = (x.mean(),); return x + self.aux[0]",
+    "a fresh dict": "self.aux = {}; self.aux['a'] = x.mean(); return x + self.aux['a']",
+    "the same numbers": "self.aux = [1.0, {'k': 2}]; return x + x.mean()",
+}
+
+
+@pytest.mark.parametrize("body", COLLECTED.values(), ids=COLLECTED)
+def test_what_every_call_collects_anew_is_warned_of_and_no_more(case, body):
+    model = f"""
+        def __init__(self):
+            super().__init__()
+            self.aux = []
+
+        def forward(self, x):
+            {body}
+    """
+    runner = case.open(model, ONE)
+    for _ in range(3):
+        x = torch.randn(2)
+        assert torch.allclose(runner.run(x=x)["y"], x + x.mean())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = x + self.aux[0]; self.aux = [y * 1]; return y",
+        "self.aux = [self.aux[0] * 2]; return x + self.aux[0]",
+        "self.aux.append(x.mean()); return x + self.aux[0]",
+        "self.aux = [*self.aux, 1.0]; return x * len(self.aux)",
+    ],
+    ids=["read before", "computed from the last", "growing", "growing numbers"],
+)
+def test_what_every_call_collects_from_the_last_one_is_refused(case, body):
+    model = f"""
+        def __init__(self):
+            super().__init__()
+            self.aux = [torch.zeros(2)]
+
+        def forward(self, x):
+            {body}
+    """
+    with pytest.raises(GraphSpecError, match="region 'main'"):
+        case.open(model, ONE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from graphspec import spec as language
 from graphspec.errors import Diagnostic
 from graphspec.runtime.capture.recording import Recording, written_refs
 from graphspec.runtime.context import Context
+from graphspec.runtime.holdings.objects import same
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -221,12 +223,7 @@ def _judged(
             f"region '{region}' {what} {change.name} on every call: a graph goes on with what it was captured with",
             hint="do it once in __init__, or in an eager region",
         )
-    before = change.before
-    if change.kind != "tensor" or not isinstance(before, torch.Tensor):
-        return None
-    if before.untyped_storage()._cdata in inputs:
-        return None  # an input that an earlier call kept: what reads it reads the input
-    reader = next((name for name, recording in readers.items() if recording.knows(before)), None)
+    reader = next((name for name, recording in readers.items() if _reads(recording, change.before, inputs)), None)
     if reader is None:
         return None
     reads = f"region '{region}' reads {change.name} and then puts"
@@ -237,6 +234,50 @@ def _judged(
         f"{reads} another tensor in its place: a graph goes on reading the old one",
         hint=f"write into it in place: {change.name.removeprefix('model.')}.copy_(...)",
     )
+
+
+def other_contents(rebound: Iterable[tuple[str, Change]], session: Session) -> Iterator[Diagnostic]:
+    """Containers that every call replaces, and that hold other host values after a second call than after one."""
+    now = {change.name: change.after for change in session.changes().rebound}
+    for region, change in rebound:
+        if change.kind == "replaced" and change.name in now and not _alike(change.after, now[change.name]):
+            yield Diagnostic(
+                "GS725",
+                f"region '{region}' puts other host values in {change.name} on every call: a graph freezes those it "
+                "was captured with",
+                hint="keep them as tensors, or return them",
+            )
+
+
+def _reads(recording: Recording, before: object, inputs: Collection[int]) -> bool:
+    """Whether a recording reads a tensor that was in a changed slot, or in a container there.
+
+    An input that an earlier call kept does not count: what reads it may read the input of this call.
+    """
+    if isinstance(before, torch.Tensor):
+        return before.untyped_storage()._cdata not in inputs and recording.knows(before)
+    return any(_reads(recording, each, inputs) for each in _members(before))
+
+
+def _members(value: object) -> Collection[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, (list, tuple, set, frozenset, deque)) else ()
+
+
+def _alike(before: object, after: object) -> bool:
+    """Whether two containers differ in their tensors only."""
+    if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
+        return True
+    first, second = _members(before), _members(after)
+    if type(before) is not type(after) or len(first) != len(second):
+        return False
+    if isinstance(before, (dict, set, frozenset)) and isinstance(after, (dict, set, frozenset)):
+        if list(before) != list(after):
+            return False
+    elif not isinstance(before, (list, tuple, deque)):
+        return same(before, after)
+    return all(map(_alike, first, second))
 
 
 def unexplained(names: Collection[str]) -> list[Diagnostic]:

@@ -25,7 +25,7 @@ from graphspec.runtime.holdings.parts import VALUE_TYPES
 from graphspec.runtime.holdings.reach import Reach
 from graphspec.runtime.holdings.slots import MISSING, Part
 
-ChangeKind = Literal["scalar", "tensor", "container", "object", "memory"]
+ChangeKind = Literal["scalar", "tensor", "container", "replaced", "object", "memory"]
 
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _READ_ONLY = (tuple, frozenset, MethodType, torch.Tensor)
@@ -36,8 +36,8 @@ class Change:
     """One slot or container that a run changed. ``before`` or ``after`` is MISSING where there was nothing.
 
     ``kind``: ``scalar`` numbers, text, None, flags; ``tensor`` a slot rebound to or from a tensor; ``container`` a
-    list, dict or set that was replaced or changed its members; ``memory`` a tensor whose own address, shape, strides
-    or dtype changed; ``object`` anything else.
+    list, dict or set that changed its members; ``replaced`` a slot that holds another list, dict or set; ``memory`` a
+    tensor whose own address, shape, strides or dtype changed; ``object`` anything else.
     """
 
     name: str
@@ -210,6 +210,8 @@ def _class_values(part: Part) -> Mapping[str, Any]:
 def _change(kept: _Kept, key: Any, before: Any, after: Any) -> Change:
     if isinstance(before, torch.Tensor) or isinstance(after, torch.Tensor):
         kind: ChangeKind = "tensor"
+    elif kept.part.kind != "array" and isinstance(before, _CONTAINERS) and isinstance(after, _CONTAINERS):
+        kind = "replaced"
     elif kept.part.kind == "array" or isinstance(before, _CONTAINERS) or isinstance(after, _CONTAINERS):
         kind = "container"
     else:

@@ -145,7 +145,7 @@ class EagerStep:
         written = {name: context.buffers.view(name, self._bucket) for name in returned if name in statics}
         for name, value in (apart(returned, written) if written else returned).items():
             if name in self._results:
-                run.results[name] = self._own(value)
+                run.results[name] = self._own(name, value)
             if name in written:  # read from there: a captured region may write it before the next reader
                 paste(written[name], value, name, self._bucket, self._sizes)
                 continue
@@ -210,10 +210,15 @@ class EagerStep:
         storages = {whole.untyped_storage()._cdata for whole in inputs}
         return tree.rebuild([x.clone() if x.untyped_storage()._cdata in storages else x for x in tree.leaves])
 
-    def _own(self, value: Any) -> Any:
-        """A result of its own: an eager region may return a view of graph memory."""
+    def _own(self, name: str, value: Any) -> Any:
+        """A result of its own, real rows only: an eager region may return a view of graph memory."""
         tree = flatten(value)
-        return tree.rebuild([leaf.clone() for leaf in tree.leaves])
+        leaves = tree.leaves
+        buffer = self._context.spec.buffers.get(name)
+        if self._rows == "bucket" and buffer is not None and buffer.shape is not None:
+            axes = Axes.declared(buffer.shape)
+            leaves = tuple(cut(leaf, axes, self._sizes, name) for leaf in leaves)
+        return tree.rebuild([leaf.clone() for leaf in leaves])
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,9 @@ class InputCheck:
         return self._checked(tensor, sizes)
 
     def _checked(self, value: torch.Tensor, sizes: dict[str, tuple[int, str]]) -> torch.Tensor:
-        if value.layout is not torch.strided or value.is_meta:
-            what = "a meta tensor, which holds no values," if value.is_meta else f"a {value.layout} tensor"
+        if value.layout is not torch.strided or value.is_meta or value.is_nested:
+            kind = "nested" if value.is_nested else value.layout
+            what = "a meta tensor, which holds no values," if value.is_meta else f"a {kind} tensor"
             self._refuse(f"takes a dense tensor, and {what} came", "pass x.to_dense(), on the CPU or the device")
         if value.requires_grad:
             hint = "pass x.detach(): static buffers are filled without autograd"
