@@ -123,7 +123,7 @@ def test_a_missing_factory_shows_the_full_path_that_was_tried(folder, monkeypatc
         "def build(): ...", "async def build(): ...", "class build: ...", "build = 1", "build: int = 1",
         "from a import build", "import a as build", "from a import *", "def __getattr__(name): ...",
         "if x:\n  def build(): ...", "try:\n  from a import build\nexcept E:\n  build = None", "for build in x: ...",
-        "def (", "a = '\\d'\nbuild = a", "(build := 1)",
+        "a = '\\d'\nbuild = a", "(build := 1)",
     ],
 )  # fmt: skip
 def test_every_way_to_define_the_factory_is_accepted_without_running_it(source, folder, recwarn):
@@ -131,6 +131,14 @@ def test_every_way_to_define_the_factory_is_accepted_without_running_it(source, 
     (folder / "spec.yaml").write_text(HEAD + "regions: {f: {call: model, outputs: y}}\n")
     assert loading.inspect(folder / "spec.yaml")[1] == []
     assert not recwarn.list
+
+
+def test_a_model_file_with_a_syntax_error_is_reported_at_the_factory_with_its_line_and_never_run(folder, inspect):
+    (folder / "model.py").write_text("raise SystemExit\n\ndef build(:\n    return 1\n")
+    (found,) = inspect("regions: {f: {call: model, outputs: y}}\n")
+    assert (found.code, found.line, found.path) == ("GS214", 2, ("model", "factory"))
+    assert "model.py is not valid Python: line 3: " in found.message
+    assert f"{folder / 'model.py'}:3" in found.hint
 
 
 @pytest.mark.parametrize("source", ["def built(): ...", "def f():\n  build = 1", "class A:\n  def build(self): ..."])

@@ -44,8 +44,8 @@ CODES: Final = (
     Code("GS213", "A path does not lead into the model.",
          "Paths begin with `model`: what the factory returned. `*` stands for any one part, where several objects are"
          " meant.", "call: decode", "call: model.decode"),
-    Code("GS214", "A file, or the function in it, does not exist.",
-         "Files are relative to the spec. They are read for the name, never run.",
+    Code("GS214", "A file, or the function in it, does not exist or cannot be read.",
+         "Files are relative to the spec. They are read for the name, never run; a file that is no Python has none.",
          "factory: modle.py:build", "factory: model.py:build"),
     Code("GS215", "The weights cannot be read, or are not there.",
          "Only .safetensors, and .pt with weights_only=True, are read: neither runs code. A missing file is a warning"
@@ -78,4 +78,8 @@ CODES: Final = (
          "x: {shape: [1, 3, 8, 8], dtype: float32, layout: channels_last}"),
     Code("GS226", "A tolerance is not finite.", "An infinite tolerance never fails, and a comparison with nan always.",
          "check: {rtol: .inf}", "check: {rtol: 1e-5}"),
+    Code("GS227", "A state that the model owns is no argument by its name.",
+         "Its tensors are the model's: the name lists them, so that they are guarded, read and reset, and may stand for"
+         " several. A call that needs one of them is given the object itself.",
+         "inputs: [x, cache]  # cache: {role: state, attr: model.cache}", "inputs: [x, {attr: model.cache}]"),
 )  # fmt: skip

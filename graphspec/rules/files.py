@@ -16,10 +16,10 @@ _SAMPLES = (".npy", ".pt", ".safetensors")
 
 
 def missing_functions(spec: Spec) -> Iterator[Diagnostic]:
-    """GS214: a `FILE.py:NAME` whose file is missing, or whose file defines no such name."""
+    """GS214: a `FILE.py:NAME` whose file is missing, is no Python, or defines no such name. It is read, never run."""
     if spec.document is None:
         return
-    names: dict[Path, set[str] | None] = {}
+    names: dict[Path, set[str] | SyntaxError | None] = {}
     for text, path in _functions(spec):
         file, _, name = text.rpartition(":")
         if not file.endswith(".py"):
@@ -33,7 +33,11 @@ def missing_functions(spec: Spec) -> Iterator[Diagnostic]:
         if place not in names:
             names[place] = _defined(place)
         defined, first = names[place], name.partition(".")[0]
-        if defined is not None and first not in defined:
+        if isinstance(defined, SyntaxError):
+            message = f"{file} is not valid Python: line {defined.lineno or 1}: {defined.msg}"
+            hint = f"correct it: {absolute(place)}:{defined.lineno or 1}"
+            yield finding(spec.document, "GS214", message, path, hint=hint)
+        elif defined is not None and first not in defined:
             message = f"{file} defines no '{first}'"
             hint = did_you_mean(first, defined, f"define it in {absolute(place)}")
             yield finding(spec.document, "GS214", message, path, hint=hint)
@@ -48,8 +52,8 @@ def _functions(spec: Spec) -> Iterator[tuple[str, KeyPath]]:
                 yield value.factory, (*path, "make")
 
 
-def _defined(path: Path) -> set[str] | None:
-    """The names a module defines at its top level; None where reading the text cannot tell."""
+def _defined(path: Path) -> set[str] | SyntaxError | None:
+    """The names a module defines at its top level, or why it cannot be read; None where its text cannot tell."""
     import ast
     import warnings
 
@@ -57,7 +61,9 @@ def _defined(path: Path) -> set[str] | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a doubtful escape in the model is none of our findings
             tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
+    except SyntaxError as error:
+        return error
+    except (OSError, ValueError, RecursionError):
         return None
     names: set[str] = set()
     pending: list[ast.AST] = [tree]

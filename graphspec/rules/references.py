@@ -22,6 +22,18 @@ def unknown_values(spec: Spec) -> Iterator[Diagnostic]:
                 yield finding(spec.document, "GS201", message, path, hint=hint)
 
 
+def model_owned_arguments(spec: Spec) -> Iterator[Diagnostic]:
+    """GS227: an argument names a state whose tensors the model owns."""
+    for region in spec.regions.values():
+        for value, path in arguments(region):
+            buffer = spec.buffers.get(value.name) if isinstance(value, Name) else None
+            if buffer is not None and buffer.attr is not None and buffer.role == "state":
+                message = f"region '{region.name}' is given '{buffer.name}', a state whose tensors the model owns"
+                several = "one of its tensors, such as " if "*" in buffer.attr else ""
+                hint = f"write {several}{{attr: {buffer.attr.replace('*', '0')}}}"
+                yield finding(spec.document, "GS227", message, path, hint=hint)
+
+
 def names_with_two_meanings(spec: Spec) -> Iterator[Diagnostic]:
     """GS202: a name has two producers. Only a state may be written by several regions."""
     for name in spec.buffers.keys() & spec.params.keys():

@@ -14,6 +14,7 @@ Rule = Callable[[Spec], Iterator[Diagnostic]]
 #: Rules that hold for any spec that passed the schema.
 RULES: Final[tuple[Rule, ...]] = (
     references.unknown_values,
+    references.model_owned_arguments,
     references.names_with_two_meanings,
     references.written_inputs,
     references.unmade_outputs,
