@@ -337,3 +337,47 @@ def test_what_every_call_collects_from_the_last_one_is_refused(case, body):
     """
     with pytest.raises(GraphSpecError, match="region 'main'"):
         case.open(model, ONE)
+
+
+MADE_ONCE = {
+    "a module over None": ("self.act = None", "if self.act is None: self.act = nn.ReLU()", "self.act(x) + x"),
+    "a layer over None": (
+        "self.act = None",
+        "if self.act is None: self.act = nn.Linear(2, 2).requires_grad_(False)",
+        "self.act(x) + x",
+    ),
+    "a cached number": ("self.c = Cached()", "pass", "x * self.c.n"),
+    "a cached tensor": ("self.c = Cached()", "pass", "x * self.c.t"),
+    "a class attribute put back": ("self.c = Cached()", "self.c.v = 2.0; y = x * self.c.v; self.c.v = 1.0", "y + 1"),
+}
+
+
+@pytest.mark.parametrize(("made", "first", "returned"), MADE_ONCE.values(), ids=MADE_ONCE)
+def test_what_is_made_once_and_kept_is_captured(case, made, first, returned):
+    model = f"""
+        import functools
+
+        class Cached:
+            v = 1.0
+
+            @functools.cached_property
+            def n(self):
+                return 3.0
+
+            @functools.cached_property
+            def t(self):
+                return torch.arange(2.0)
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                {made}
+
+            def forward(self, x):
+                {first}
+                return {returned}
+    """
+    runner = case.open(model, ONE)
+    for _ in range(3):
+        x = torch.randn(2)
+        assert torch.equal(runner.run(x=x)["y"], runner.model(x))

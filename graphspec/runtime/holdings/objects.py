@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import functools
 import numbers
 import sys
 from collections import OrderedDict, deque
@@ -162,8 +163,11 @@ def _compare(kept: _Kept) -> _Comparison:
 def _compare_keys(kept: _Kept, now: dict[Any, Any]) -> _Comparison:
     before = kept.content
     changed = [key for key in before if not same(before[key], now.get(key, MISSING))]
+    moved = [key for key in changed if key not in now and before[key] is None and _is_registered(kept.part, key)]
+    before = {key: value for key, value in before.items() if key not in moved}
+    changed = [key for key in changed if key in before]
     new = [key for key in now if key not in before]
-    shadows = [key for key in new if kept.exact or key in kept.defaults]
+    shadows = [key for key in new if kept.exact or (key in kept.defaults and not same(kept.defaults[key], now[key]))]
     stays = [key for key in new if key not in shadows]
     lazy, together = _lazy_keys(kept, now, changed, created=bool(stays))
     again = frozenset(key for key in changed if key in kept.lazy)
@@ -199,12 +203,21 @@ def _lazy_keys(kept: _Kept, now: dict[Any, Any], changed: list[Any], *, created:
     return (tuple(key for key in candidates if key != "training"), True) if initialised else (tuple(opened), False)
 
 
+def _is_registered(part: Part, key: Any) -> bool:
+    """Whether a module holds this attribute as a submodule, parameter or buffer now: ``self.act = nn.ReLU()``."""
+    if part.kind != "attributes" or not isinstance(part.owner, nn.Module):
+        return False
+    return any(key in vars(part.owner)[name] for name in ("_modules", "_parameters", "_buffers"))
+
+
 def _class_values(part: Part) -> Mapping[str, Any]:
     """The class attributes that an instance attribute would shadow: ``count = 0`` in the class, ``self.count += 1``."""
     if part.kind != "attributes" or isinstance(part.owner, type):
         return {}
     classes = [kind for kind in reversed(type(part.owner).__mro__) if kind not in (object, nn.Module)]
-    return {key: value for kind in classes for key, value in vars(kind).items() if not key.startswith("__")}
+    values = {key: value for kind in classes for key, value in vars(kind).items() if not key.startswith("__")}
+    # What a cached property computes takes its place in the instance: it hides nothing.
+    return {key: value for key, value in values.items() if not isinstance(value, functools.cached_property)}
 
 
 def _change(kept: _Kept, key: Any, before: Any, after: Any) -> Change:
