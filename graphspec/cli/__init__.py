@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from typing import IO
 
 import click
 
@@ -34,7 +36,7 @@ _NO_READER = 141  # what a shell reports for a program that SIGPIPE ended
 _USAGE = 2
 _INTERNAL = 3
 #: How a stream says that it takes no more.
-_UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 class _Commands(click.Group):
@@ -82,9 +84,7 @@ def group() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. 0 good, 1 findings, 2 usage, 3 device or runtime, 130 interrupted."""
-    from graphspec.cli.output import drop_unwritten, replace_closed_streams
-
-    replace_closed_streams()
+    _replace_closed_streams()
     code = 0
     try:
         result = group.main(arguments, prog_name="graphspec", standalone_mode=False)
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         sys.stderr.flush()
     except OSError:  # nobody can be told on a stderr that takes nothing
-        drop_unwritten(sys.stderr)
+        _drop_unwritten(sys.stderr)
     return code
 
 
@@ -133,12 +133,11 @@ def _tell(error: BaseException) -> None:
             click.echo("interrupted", err=True)
         case GraphSpecError():
             _show(error)
+        case BrokenPipeError():
+            _drop_unwritten(sys.stdout)
         case OSError() if error.filename is None and error.errno in _UNWRITABLE:
-            from graphspec.cli.output import drop_unwritten
-
-            drop_unwritten(sys.stdout)
-            if not isinstance(error, BrokenPipeError):
-                click.echo(f"error: the output cannot be written: {error.strerror}", err=True)
+            _drop_unwritten(sys.stdout)
+            click.echo(f"error: the output cannot be written: {error.strerror}", err=True)
         case SystemExit() if isinstance(error.__context__, OSError):  # click's own answer to a closed pipe
             pass
         case SystemExit():  # some code's that runs where graphspec does not call the model's: no success of a command
@@ -148,6 +147,25 @@ def _tell(error: BaseException) -> None:
 
             traceback.print_exception(error)
             click.echo("graphspec failed for a reason of its own; please report the lines above", err=True)
+
+
+def _replace_closed_streams() -> None:
+    """A standard stream that was closed when the program started leads nowhere, at its own descriptor.
+
+    Otherwise Python has None for it, and the next file that is opened would take its descriptor, and what is printed.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - open as long as we run
+
+
+def _drop_unwritten(stream: IO[str]) -> None:
+    """What a stream still holds and cannot take leads nowhere, so that the flush at exit does not fail once more."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def _show(error: GraphSpecError) -> None:

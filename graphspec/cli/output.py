@@ -16,25 +16,6 @@ def coloured(stream: IO[str]) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def replace_closed_streams() -> None:
-    """A standard stream that was closed when the program started leads nowhere, at its own descriptor.
-
-    Otherwise Python has None for it, and the next file that is opened would take its descriptor, and what is printed.
-    """
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:
-            mode = "r" if name == "stdin" else "w"
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - open as long as we run
-
-
-def drop_unwritten(stream: IO[str]) -> None:
-    """What a stream still holds and cannot take leads nowhere, so that the flush at exit does not fail once more."""
-    with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
-
-
 @contextlib.contextmanager
 def prints_on_stderr() -> Iterator[None]:
     """While code of the model may run: what it prints goes to stderr, so that stdout is the report and nothing else."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphspec import spec as language
-from graphspec.cli import pairs
+from graphspec.cli import devices, pairs
 from graphspec.cli.output import coloured, prints_on_stderr
 from graphspec.cli.progress import Progress
 from graphspec.compiler import compile_spec
@@ -62,7 +61,7 @@ def command(  # noqa: PLR0917  one argument for each flag
     Every bucket is run full and, where it can be, padded, on fresh inputs, with static buffers poisoned in between;
     outputs and states are compared after every step. Exit code 1 where they differ.
     """
-    _refuse_device(device)
+    devices.refuse_unknown(device)
     loaded = load(spec)
     plan = compile_spec(loaded)
     named = (
@@ -75,11 +74,11 @@ def command(  # noqa: PLR0917  one argument for each flag
     options = _options(loaded, plan, named, steps=steps, check=check)
     with prints_on_stderr(), Progress() as progress:
         executed = _execute(loaded, device, options, progress)
+    click.echo(FORMATS[style](executed.report), nl=False, color=coloured(sys.stdout))
     if output is not None:
         from graphspec.runtime.values.files import write_tensors
 
         write_tensors(output, executed.results)
-    click.echo(FORMATS[style](executed.report), nl=False, color=coloured(sys.stdout))
     _refuse_mismatch(executed.report)
 
 
@@ -125,17 +124,12 @@ def _bucketed(loaded: language.Spec) -> list[str]:
     return [name for name, dim in loaded.dims.items() if isinstance(dim, language.Buckets)]
 
 
-def _refuse_device(device: str | None) -> None:
-    if device is not None and not re.fullmatch(r"(auto|cpu|cuda|npu)(:\d+)?", device):
-        raise InputError(f"--device: there is no device '{device}'", hint="auto, cpu, cuda, npu, or one such as npu:1")
-
-
 def _refuse_output(output: Path | None) -> None:
     """Refuse what cannot be written before minutes of work, not after."""
-    if output is not None and output.suffix not in {".npz", ".safetensors"}:
-        raise InputError(f"--output: {output} is neither .npz nor .safetensors")
-    if output is not None and not output.absolute().parent.is_dir():
-        raise InputError(f"--output: there is no folder {output.absolute().parent}")
+    if output is not None:
+        from graphspec.runtime.values.files import refuse_unwritable
+
+        refuse_unwritable(output)
 
 
 def _refuse_nothing_to_run(plan: Plan) -> None:

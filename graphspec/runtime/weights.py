@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,26 +9,27 @@ from typing import Any
 import torch
 
 from graphspec.errors import WeightsError
+from graphspec.runtime.values.files import UnreadableError, read_file
 from graphspec.runtime.values.inputs import exact_cast
 
 
-def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a ``.safetensors`` file, or of a ``.pt`` one read with ``weights_only=True``."""
+def read_weights(path: Path) -> dict[Any, Any]:
+    """The tensors by name of a ``.safetensors`` file, or of a ``.pt`` one read with ``weights_only=True``.
+
+    Raises WeightsError saying what is wrong with the file.
+    """
     path = path.absolute()
-    if not path.is_file():
+    if not path.exists():
         message = f"the weights file {path} does not exist"
         raise WeightsError(message, hint="paths in a spec are relative to the spec file")
     try:
-        return _read(path)
-    except (OSError, RuntimeError, ValueError, pickle.UnpicklingError, EOFError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        message = f"the weights file {path} cannot be read: {reason}"
-        raise WeightsError(message) from None
-    except Exception as error:  # safetensors raises a class of its own, which derives straight from Exception
-        if type(error).__module__.partition(".")[0] not in {"safetensors", "safetensors_rust"}:
-            raise
-        message = f"the weights file {path} cannot be read: {error}"
-        raise WeightsError(message) from None
+        loaded = read_file(path)
+    except UnreadableError as error:
+        raise WeightsError(f"the weights file {path} cannot be read: {error}") from None
+    if isinstance(loaded, torch.Tensor):
+        message = f"the weights file {path} cannot be read: it holds one tensor, not a mapping of names to tensors"
+        raise WeightsError(message)
+    return loaded
 
 
 def load_weights(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
@@ -87,15 +87,3 @@ def _fits(value: torch.Tensor, dtype: torch.dtype) -> bool:
     if value.is_floating_point() and dtype.is_floating_point:
         return bool((value.isfinite() == value.to(dtype).isfinite()).all())
     return exact_cast(value, dtype) is not None
-
-
-def _read(path: Path) -> dict[str, torch.Tensor]:
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        return dict(load_file(path))
-    loaded = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(loaded, Mapping):
-        message = f"it holds a {type(loaded).__name__}, not a mapping of names to tensors"
-        raise ValueError(message)  # noqa: TRY004 - about the file, as every other reason it cannot be read
-    return dict(loaded)

@@ -1,8 +1,8 @@
-"""Tensors in files: what `--input`, `sample: {file: ...}` and `--output` read and write."""
+"""Tensors in files: what `--input`, `sample: {file: ...}`, `weights` and `--output` read and write."""
 
 from __future__ import annotations
 
-import pickle
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +12,35 @@ import torch
 
 from graphspec.errors import InputError
 
+#: What numpy has no dtype for, and what holds every value of it.
+_WIDER = {torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2}
+
+
+class UnreadableError(Exception):
+    """A file of tensors cannot be read; the text says why, in one line without the file's name."""
+
+
+def read_file(path: Path) -> torch.Tensor | dict[Any, Any]:
+    """What a .npy, .pt or .pth (weights only), or .safetensors file holds: a tensor, or tensors by name, on the CPU.
+
+    Raises UnreadableError, whatever is wrong with the file.
+    """
+    if path.is_dir():
+        raise UnreadableError("it is a folder")
+    if not path.exists():
+        raise UnreadableError("it does not exist")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what is wrong is said in one line
+            loaded = _load(path)
+    except Exception as error:  # noqa: BLE001 - the readers of torch, numpy and safetensors raise what their parsers do
+        raise UnreadableError(_reason(error)) from None
+    if isinstance(loaded, torch.Tensor):
+        return loaded.detach()
+    if isinstance(loaded, Mapping):
+        return dict(loaded)
+    raise UnreadableError(f"it holds a {type(loaded).__name__}, not tensors")
+
 
 def read_tensor(path: Path, name: str) -> torch.Tensor:
     """The tensor in a .npy, .pt (weights only) or .safetensors file, as a CPU tensor.
@@ -19,48 +48,84 @@ def read_tensor(path: Path, name: str) -> torch.Tensor:
     A file of several tensors gives the one called ``name``, or its only one. Raises InputError.
     """
     path = path.absolute()
-    if not path.is_file():
-        message = f"input '{name}': the file {path} does not exist"
-        raise InputError(message)
     try:
-        loaded = _load(path)
-    except (OSError, ValueError, RuntimeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
-        message = f"input '{name}': {path} cannot be read: {str(error).splitlines()[0]}"
-        raise InputError(message) from None
-    if isinstance(loaded, torch.Tensor):
-        return loaded
-    if not isinstance(loaded, Mapping):
-        message = f"input '{name}': {path} holds a {type(loaded).__name__}, not a tensor"
-        raise InputError(message)
-    if name in loaded or len(loaded) == 1:
-        value = loaded[name] if name in loaded else next(iter(loaded.values()))
-        if isinstance(value, torch.Tensor):
-            return value
-    message = f"input '{name}': {path} has no tensor of that name, only {', '.join(map(str, loaded)) or 'nothing'}"
-    raise InputError(message)
+        loaded = read_file(path)
+    except UnreadableError as error:
+        raise InputError(f"input '{name}': {path} cannot be read: {error}") from None
+    if isinstance(loaded, Mapping):
+        value = loaded[name] if name in loaded else next(iter(loaded.values())) if len(loaded) == 1 else None
+        if not isinstance(value, torch.Tensor):
+            have = ", ".join(map(str, loaded)) or "nothing"
+            raise InputError(f"input '{name}': {path} has no tensor of that name, only {have}")
+        loaded = value
+    if loaded.is_meta or loaded.layout is not torch.strided or loaded.is_quantized:
+        kind = "quantized" if loaded.is_quantized else "meta" if loaded.is_meta else str(loaded.layout)
+        raise InputError(f"input '{name}': {path} holds a {kind} tensor, and a dense one is wanted")
+    return loaded.detach()
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Refuse an `--output` that `write_tensors` could not write, and leave nothing behind. Raises InputError."""
+    if path.suffix not in {".npz", ".safetensors"}:
+        raise InputError(f"--output: {path} is neither .npz nor .safetensors")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"--output: there is no folder {path.absolute().parent}")
+    there = path.exists()
+    if there and not path.is_file() and not path.is_dir():
+        return  # a pipe: opening it would wait for its reader
+    try:
+        path.open("ab").close()
+        if not there:
+            path.resolve().unlink()
+    except OSError as error:
+        raise _unwritable(path, error) from None
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write results to a .npz or .safetensors file. Raises InputError for another suffix or an unwritable path."""
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    """Write results to a .npz or .safetensors file. Raises InputError where it cannot be written."""
+    plain = {name: _plain(tensor) for name, tensor in tensors.items()}
     try:
         if path.suffix == ".safetensors":
-            from safetensors.torch import save_file
+            from safetensors.torch import save
 
-            save_file({name: tensor.clone() for name, tensor in plain.items()}, path)
-            return
-        if path.suffix == ".npz":
-            import numpy as np
-
-            wide = {torch.bfloat16: torch.float32}  # numpy has no bfloat16; float32 holds every value of it
-            arrays: dict[str, Any] = {n: t.to(wide.get(t.dtype, t.dtype)).numpy() for n, t in plain.items()}
-            np.savez(path, **arrays)
-            return
+            # Not its own `save_file`, which puts a private file of its own where the path, or its link, was.
+            path.write_bytes(save(plain))
+        else:
+            _write_npz(path, plain)
     except OSError as error:
-        message = f"--output: {path.absolute()} cannot be written: {error.strerror or error}"
-        raise InputError(message) from None
-    message = f"--output: {path} is neither .npz nor .safetensors"
-    raise InputError(message)
+        raise _unwritable(path, error) from None
+    except Exception as error:  # what a format cannot hold: safetensors raises a class of its own, and KeyError
+        raise InputError(f"--output: {path.absolute()} cannot be written: {_reason(error)}") from None
+
+
+def _write_npz(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """As numpy.savez, which takes no result of the name `file`."""
+    import numpy as np
+
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, tensor in tensors.items():
+            array = (tensor.to(torch.float32) if tensor.dtype in _WIDER else tensor).numpy()
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().clone()
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    return InputError(f"--output: {path.absolute()} cannot be written: {error.strerror or error}")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = str(error)
+    _, _, unpickling = text.partition("WeightsUnpickler error:")  # torch puts advice to trust the file before it
+    said = next(iter((unpickling or text).strip().splitlines()), "")
+    if said and isinstance(error, (OSError, ValueError, TypeError, RuntimeError)):
+        return said
+    return f"it is damaged, or of another format ({type(error).__name__}{': ' if said else ''}{said})"
 
 
 def _load(path: Path) -> object:
@@ -69,12 +134,12 @@ def _load(path: Path) -> object:
             import numpy as np
 
             return torch.from_numpy(np.load(path, allow_pickle=False))
-        case ".pt" | ".pth":
-            return torch.load(path, map_location="cpu", weights_only=True)
         case ".safetensors":
             from safetensors.torch import load_file
 
             return load_file(path)
+        case ".pt" | ".pth" | ".bin" | ".ckpt":
+            return torch.load(path, map_location="cpu", weights_only=True)
         case other:
             message = f"the suffix '{other}' is not one of .npy, .pt, .safetensors"
             raise ValueError(message)
