@@ -381,3 +381,28 @@ def test_what_is_made_once_and_kept_is_captured(case, made, first, returned):
     for _ in range(3):
         x = torch.randn(2)
         assert torch.equal(runner.run(x=x)["y"], runner.model(x))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "self.l = nn.utils.spectral_norm(nn.Linear(2, 2))",
+        "self.l = nn.utils.parametrizations.spectral_norm(nn.Linear(2, 2))",
+        "self.l = nn.utils.weight_norm(nn.Linear(2, 2))",
+    ],
+    ids=["spectral norm, the old one", "spectral norm", "weight norm"],
+)
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_a_weight_computed_anew_in_every_call_is_captured(case, made):
+    model = f"""
+        def __init__(self):
+            super().__init__()
+            {made}
+
+        def forward(self, x):
+            return self.l(x[None])[0]
+    """
+    runner = case.open(model, ONE.replace("main: {", "main: {hooks: allow, "))
+    for _ in range(3):
+        x = torch.randn(2)
+        assert torch.allclose(runner.run(x=x)["y"], runner.model(x))

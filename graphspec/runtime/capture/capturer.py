@@ -178,7 +178,7 @@ class _Capturer:
                 params = values.params, values.params
                 first = self._dry[event.region, event.bucket].recording
                 findings += differences(event.region, first, recorder.recording, (), params)
-        findings += effects.kept_inputs(host.rebound, recordings, inputs)
+        findings += effects.kept_tensors(host.rebound, recordings, self._session)
         return [*findings, *effects.other_contents(host.rebound, self._session)]
 
     def _captures(self) -> None:

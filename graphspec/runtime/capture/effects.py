@@ -135,22 +135,34 @@ def _attribute(change: Change) -> str:
     return re.sub(r"(\[[^\]]*\])+$", "", change.name).rpartition(".")[2]
 
 
-def kept_inputs(
-    rebound: Iterable[tuple[str, Change]], recordings: Mapping[str, Recording], inputs: Collection[int]
+def kept_tensors(
+    rebound: Iterable[tuple[str, Change]], recordings: Mapping[str, Recording], session: Session
 ) -> Iterator[Diagnostic]:
-    """Inputs of an earlier call that were kept, and are read in a call on inputs in other memory (``recordings``)."""
+    """Tensors that one call left on the model, and that the next one (``recordings``) reads.
+
+    The inputs of the two are in different memory, so that an input which was kept is told from the next call's own.
+    """
     for region, change in rebound:
-        before = change.before
-        if not isinstance(before, torch.Tensor) or before.untyped_storage()._cdata not in inputs:
-            continue
-        reader = next((name for name, recording in recordings.items() if recording.knows(before)), None)
-        if reader is not None:
+        after = [tensor for tensor in _tensors(change.after) if not _is_shared(tensor, change.name, session)]
+        readers = (name for name, recording in recordings.items() if any(map(recording.knows, after)))
+        if (reader := next(readers, None)) is not None:
             yield Diagnostic(
                 "GS726",
-                f"region '{reader}' reads {change.name}, an input that region '{region}' kept in an earlier call: a "
-                "graph has the one of this call there",
-                hint="copy it into a buffer of the model: self.NAME.copy_(...)",
+                f"region '{reader}' reads {change.name}, which region '{region}' left there in the call before: a "
+                "graph goes on reading what it was captured with",
+                hint=f"write into it in place: {change.name.removeprefix('model.')}.copy_(...)",
             )
+
+
+def _is_shared(tensor: torch.Tensor, name: str, session: Session) -> bool:
+    """Whether another slot holds memory of this tensor too, so that who reads it may have read that one."""
+    storage = tensor.untyped_storage()._cdata
+    for slot in session.reach.slots_of_storage(tensor):
+        own = slot.name == name or slot.name.startswith((f"{name}[", f"{name}."))
+        held = None if own else slot.get()
+        if isinstance(held, torch.Tensor) and held.untyped_storage()._cdata == storage:
+            return True
+    return False
 
 
 def host_changes(
@@ -172,7 +184,7 @@ def host_changes(
         if change.name in seen:
             continue
         seen.add(change.name)
-        finding = _judged(region, change, readers, loaded, inputs)
+        finding = _judged(region, change, readers, loaded, inputs, session)
         if finding is not None:
             found.errors.append(finding)
         else:
@@ -191,7 +203,12 @@ def host_changes(
 
 
 def _judged(
-    region: str, change: Change, readers: Mapping[str, Recording], loaded: Collection[str], inputs: Collection[int]
+    region: str,
+    change: Change,
+    readers: Mapping[str, Recording],
+    loaded: Collection[str],
+    inputs: Collection[int],
+    session: Session,
 ) -> Diagnostic | None:
     """The error that a change is for sure; None where it depends on who reads the slot."""
     if change.kind == "scalar":
@@ -223,7 +240,10 @@ def _judged(
             f"region '{region}' {what} {change.name} on every call: a graph goes on with what it was captured with",
             hint="do it once in __init__, or in an eager region",
         )
-    reader = next((name for name, recording in readers.items() if _reads(recording, change.before, inputs)), None)
+    # An input that an earlier call kept does not count: what reads it may read the input of this call.
+    before = [each for each in _tensors(change.before) if each.untyped_storage()._cdata not in inputs]
+    before = [each for each in before if not _is_shared(each, change.name, session)]
+    reader = next((name for name, recording in readers.items() if any(map(recording.knows, before))), None)
     if reader is None:
         return None
     reads = f"region '{region}' reads {change.name} and then puts"
@@ -249,14 +269,12 @@ def other_contents(rebound: Iterable[tuple[str, Change]], session: Session) -> I
             )
 
 
-def _reads(recording: Recording, before: object, inputs: Collection[int]) -> bool:
-    """Whether a recording reads a tensor that was in a changed slot, or in a container there.
-
-    An input that an earlier call kept does not count: what reads it may read the input of this call.
-    """
-    if isinstance(before, torch.Tensor):
-        return before.untyped_storage()._cdata not in inputs and recording.knows(before)
-    return any(_reads(recording, each, inputs) for each in _members(before))
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    """A tensor, or those in a container."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    for member in _members(value):
+        yield from _tensors(member)
 
 
 def _members(value: object) -> Collection[object]:
