@@ -193,7 +193,9 @@ def _how(error: Any) -> str | None:
     elif isinstance(value, bool | int | float) and "const" in error.schema.get("properties", {}):
         hint = f"write a literal as {{const: {json.dumps(value)}}}"
     elif isinstance(value, int | float) and not isinstance(value, bool) and kinds == ["string"]:
-        hint = f'quote it: "{value}"'
+        pattern = error.schema.get("pattern")
+        if pattern is None or _matches(str(value), [pattern]):
+            hint = f'quote it: "{value}"'
     if hint is None and "x-examples" in error.schema:
         hint = f"write, for example, {' or '.join(map(flow, error.schema['x-examples']))}"
     return hint

@@ -19,6 +19,8 @@ Members = Mapping[str, tuple[yaml.ScalarNode, yaml.Node]]
 MAX_COPIED = 200_000
 MAX_DEPTH = 100
 _MAX_DIGITS = 400
+#: Keys whose values are data for the model or a library, in which any text is a key.
+_LITERAL = frozenset({"const", "args", "options", "super_kernel", "dict"})
 
 
 class Constructor:
@@ -35,6 +37,8 @@ class Constructor:
         self._seen: set[int] = set()
         self._open: set[int] = set()
         self._copied = 0
+        self._path: list[str] = []
+        self._odd_keys: dict[int, list[tuple[yaml.Node, yaml.Node]]] = {}
         self._scalars: dict[str, Callable[[str], Any]] = {
             TAG + "str": str,
             TAG + "int": _integer,
@@ -59,7 +63,12 @@ class Constructor:
             if isinstance(node, yaml.SequenceNode):
                 self._check_tag(node, "seq")
                 return [self.value(item) for item in node.value]
-            return {key: self.value(value) for key, (_, value) in self._entries(node).items()}
+            data = {}
+            for key, (_, value) in self._entries(node).items():
+                self._path.append(key)
+                data[key] = self.value(value)
+                self._path.pop()
+            return data
         finally:
             self._open.discard(identity)
 
@@ -76,14 +85,24 @@ class Constructor:
     def _entries(self, node: yaml.MappingNode) -> Members:
         """The entries of a mapping. Merged keys come first, those of an earlier source winning; local keys win all."""
         known = self.members.get(id(node))
-        if known is not None:
-            return known
+        if known is None:
+            known = self.members[id(node)] = self._read_entries(node)
+        odd = self._odd_keys.get(id(node))
+        if odd and not self._is_ignored():  # an alias can bring a mapping from where it is ignored to where it is not
+            for key_node, value_node in odd:
+                self._report_key(key_node, value_node)
+        return known
+
+    def _read_entries(self, node: yaml.MappingNode) -> Members:
         self._check_tag(node, "map")
         local: dict[str, tuple[yaml.ScalarNode, yaml.Node]] = {}
         for key_node, value_node in node.value:
-            key = self._key(key_node, value_node)
-            if key is None:
-                continue
+            key = self._key(key_node)
+            if not isinstance(key, str):
+                self._odd_keys.setdefault(id(node), []).append((key_node, value_node))
+                if not isinstance(key_node, yaml.ScalarNode):
+                    continue
+                key = key_node.value  # under its text, so that what follows is judged with it there
             if key in local:
                 first = local[key][0].start_mark
                 message = f"the key `{key}` appears twice in this mapping, first at line {first.line + 1}, column "
@@ -92,9 +111,7 @@ class Constructor:
                 continue
             local[key] = (key_node, value_node)
         merged = self._merged(local)
-        entries = {**merged, **local}
-        self.members[id(node)] = entries
-        return entries
+        return {**merged, **local}
 
     def _merged(self, local: dict[str, tuple[yaml.ScalarNode, yaml.Node]]) -> Members:
         """What the `<<` of these entries brings in; the key itself is taken out of ``local``."""
@@ -115,19 +132,33 @@ class Constructor:
                 self._open.discard(id(source))
         return merged
 
-    def _key(self, node: yaml.Node, value: yaml.Node) -> str | None:
-        if isinstance(node, yaml.ScalarNode):
-            key = self._scalar(node)
-            if isinstance(key, str):
-                return key
-            shown = f"`{node.value}` is read as {_KINDS[type(key)]}" if node.value else "this is an empty key"
-            hint = f'quote it: "{node.value}"'
-            if isinstance(value, yaml.ScalarNode) and not value.value:  # `{shape: 4, 8}` is two entries
-                hint = "a list needs square brackets, such as [4, 8]"
-            self._report("GS013", f"{shown}, and a key must be text", node, hint)
-        else:
+    def _key(self, node: yaml.Node) -> Any:
+        """What a key is read as; None for a list or mapping."""
+        return self._scalar(node) if isinstance(node, yaml.ScalarNode) else None
+
+    def _report_key(self, node: yaml.Node, value: yaml.Node) -> None:
+        if not isinstance(node, yaml.ScalarNode):
             self._report("GS013", "a list or mapping cannot be a key", node, "write a text key")
-        return None
+            return
+        shown = (
+            f"`{node.value}` is read as {_KINDS[type(self._scalar(node))]}" if node.value else "this is an empty key"
+        )
+        if isinstance(value, yaml.ScalarNode) and not value.value:  # `{shape: 4, 8}` is two entries
+            hint = "a list needs square brackets, such as [4, 8]"
+        elif node.value and not _LITERAL.isdisjoint(self._path):
+            hint = f'quote it: "{node.value}"'
+        else:
+            hint = "write a name: letters, digits and `_`, beginning with a letter or `_`"
+        self._report("GS013", f"{shown}, and a key must be text", node, hint)
+
+    def _is_ignored(self) -> bool:
+        """Whether this place is below a key `x-`, and not inside a literal, where such a key is data like another."""
+        for key in self._path:
+            if key.startswith("x-"):
+                return True
+            if key in _LITERAL:
+                return False
+        return False
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
         tag, text = node.tag, node.value
