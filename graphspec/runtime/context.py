@@ -134,6 +134,7 @@ class GraphSet:
     """Every graph of one variant, by region and bucket.
 
     ``loaded`` are the names that the captured code loads, ``moving`` the host values that eager regions change;
+    ``rebound`` are slots that captured regions fill anew in every call and never read before.
     ``walks`` says whether that code could see more of a dict than the entries it asks for.
     """
 
@@ -145,6 +146,7 @@ class GraphSet:
     loaded: frozenset[str] = frozenset()
     walks: bool = True
     moving: set[str] = field(default_factory=set)
+    rebound: set[str] = field(default_factory=set)
 
     def release(self, backend: Backend) -> None:
         """Give the memory of these graphs back."""

@@ -138,6 +138,7 @@ class _Capturer:
             findings += self._host_findings(seen.host)
             if not findings and (self._set.moving or seen.host.rebound):
                 findings += self._run_on(bucket, stages, seen.host)
+            self._set.rebound |= {change.name for _, change in seen.host.rebound}
             recordings = {key: dry.recording for key, dry in self._dry.items()}
             findings += self._symbols.trace(bucket, stages, recordings, self._session.rewind)
             if findings:  # the largest bucket shows what the others would repeat

@@ -40,7 +40,7 @@ def guard_for(context: Context, graphs: GraphSet) -> Watchers:
     found = reach(context.roots)
     expected: dict[int, tuple[list[Slot], torch.Tensor]] = {}
     for tensor in tensors.values():
-        slots = found.slots_of_storage(tensor)
+        slots = [slot for slot in found.slots_of_storage(tensor) if slot.name not in graphs.rebound]
         for slot in slots:
             held = slot.get()
             expected.setdefault(id(held), ([], held))[0].append(slot)
