@@ -30,6 +30,8 @@ from graphspec.errors import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import torch
+
     from graphspec.plan import Plan
     from graphspec.runtime.runner import Runner
     from graphspec.spec import Spec
@@ -75,15 +77,18 @@ def compile(spec: Spec) -> Plan:  # noqa: A001 - the name of the stage
     return compile_spec(spec)
 
 
-def open(path: str | Path | Spec, *, model: Any = None, device: str | None = None, capture: bool = True) -> Runner:  # noqa: A001
+def open(  # noqa: A001
+    path: str | Path | Spec, *, model: Any = None, device: str | torch.device | None = None, capture: bool = True
+) -> Runner:
     """Open a spec: build the model (or take ``model``), allocate every buffer, capture every graph.
 
     ``path`` may also be a `Spec`. ``device`` overrides the spec's. With ``capture=False`` nothing is captured until
     `Runner.capture`. Raises a subclass of GraphSpecError.
     """
+    from graphspec.runtime.devices import device_name
     from graphspec.runtime.runner import open_spec
 
-    return open_spec(path, model=model, device=device, capture=capture)
+    return open_spec(path, model=model, device=None if device is None else device_name(device), capture=capture)
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,10 @@ from graphspec.nearest import nearest
 from graphspec.reading.compose import compose
 from graphspec.reading.construct import Constructor
 
+_EMPTY_TEXT = "NAME='\"\"'"
+#: What findings about a whole file are about a value.
+_OF_A_VALUE = {"GS010": "a second document begins in it", "GS011": "it is nested too deeply to be read"}
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -46,7 +50,10 @@ def yaml_value(text: str, option: str) -> Any:
     except SpecError as error:
         finding = error.diagnostics[0]
     if finding is not None:
-        raise InputError(f"{option}: '{text}' cannot be read as YAML: {finding.message}")
+        if finding.code == "GS003":
+            raise InputError(f"{option}: no value came after the '='", hint=f"an empty text is written {_EMPTY_TEXT}")
+        said = _OF_A_VALUE.get(finding.code, finding.message)
+        raise InputError(f"{option}: '{text}' cannot be read as YAML: {said}")
     return value
 
 

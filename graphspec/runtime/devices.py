@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -13,14 +14,18 @@ import torch
 
 from graphspec import spec as language
 from graphspec.backends.base import Backend
-from graphspec.errors import DeviceError
+from graphspec.errors import DeviceError, InputError
+
+_HINT = "one of auto, cpu, cuda, npu, or an indexed one such as npu:1"
 
 
-def open_backend(device: str, spec: language.Spec) -> Backend:
+def open_backend(device: str | torch.device, spec: language.Spec) -> Backend:
     """The backend for ``auto``, ``cpu``, ``cuda``, ``npu``, or one with an index such as ``npu:1``.
 
-    ``auto`` is an NPU, else a GPU, else the CPU. Raises DeviceError if what is asked for cannot be used here.
+    ``auto`` is an NPU, else a GPU, else the CPU. Also a `torch.device`. Raises DeviceError if what is asked for cannot
+    be used here, and InputError for what is no name of a device.
     """
+    device = device_name(device)
     kind = device.partition(":")[0]
     if kind == "auto":
         kind = device = _best()
@@ -32,12 +37,23 @@ def open_backend(device: str, spec: language.Spec) -> Backend:
         from graphspec.backends.cuda import open_cuda
 
         return open_cuda(device, spec)
-    if kind == "npu":
-        from graphspec.backends.npu import open_npu
+    from graphspec.backends.npu import open_npu
 
-        return open_npu(device, spec)
-    message = f"there is no device '{device}'"
-    raise DeviceError(message, hint="one of auto, cpu, cuda, npu, or an indexed one such as npu:1")
+    return open_npu(device, spec)
+
+
+def device_name(device: str | torch.device) -> str:
+    """The device as a spec writes it, where only kinds of which a machine has several take an index.
+
+    Raises DeviceError for another name, and InputError for what is neither a name nor a `torch.device`.
+    """
+    if isinstance(device, torch.device):
+        device = "cpu" if device.type == "cpu" and not device.index else str(device)
+    if not isinstance(device, str):
+        raise InputError(f"device takes a name or a torch.device, and a {type(device).__name__} came", hint=_HINT)
+    if not re.fullmatch(r"auto|cpu|(cuda|npu)(:[0-9]+)?", device):
+        raise DeviceError(f"there is no device '{device}'", hint=_HINT)
+    return device
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import torch
 
 from graphspec import plan as plans
 from graphspec import spec as language
-from graphspec.errors import ModelError
+from graphspec.errors import DeviceError, ModelError
 from graphspec.plan import Bucket, concrete
 from graphspec.runtime.values.inputs import check_copy
 
@@ -20,6 +20,9 @@ _FORMATS = {
     "channels_last": torch.channels_last,
     "channels_last_3d": torch.channels_last_3d,
 }
+
+#: torch counts elements and bytes in signed 64 bits.
+_LARGEST = 2**63 - 1
 
 
 def strides_of(shape: tuple[int, ...], layout: str | None) -> tuple[int, ...]:
@@ -41,7 +44,7 @@ class StaticBuffer:
         self.name = buffer.name
         self.dims = layout.dims
         self.dtype: torch.dtype = getattr(torch, str(buffer.dtype))
-        self.whole = torch.zeros(math.prod(layout.largest), dtype=self.dtype, device=device)
+        self.whole = self._allocated(layout, device)
         self.largest = self._dense(layout.largest)
         self._views: dict[Bucket, torch.Tensor] = {}
 
@@ -61,6 +64,16 @@ class StaticBuffer:
         else:
             self.whole.fill_(0 if value is None else value)
 
+    def _allocated(self, layout: plans.BufferPlan, device: torch.device) -> torch.Tensor:
+        try:
+            return torch.zeros(math.prod(layout.largest or ()), dtype=self.dtype, device=device)
+        except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
+            if device.type != "cpu" and not isinstance(error, torch.OutOfMemoryError):
+                raise  # a device that failed says so itself
+            needs = f"{layout.bytes:,} bytes for the shape {list(layout.largest or ())}"
+            message = f"buffer '{self.name}' needs {needs}, and they cannot be allocated on {device}"
+            raise DeviceError(message, hint="`graphspec plan` lists the bytes of every buffer") from None
+
     def _dense(self, shape: tuple[int, ...]) -> torch.Tensor:
         flat = self.whole[: math.prod(shape)]
         return flat.as_strided(shape, strides_of(shape, self.spec.layout))
@@ -73,6 +86,7 @@ class Buffers:
     """Every static buffer of a spec, and the model's own tensors that are states (``attr``)."""
 
     def __init__(self, spec: language.Spec, plan: plans.Plan, device: torch.device) -> None:
+        _refuse_too_large(spec, plan)
         self._spec = spec
         self._plan = plan
         self.constants = plan.constants
@@ -178,6 +192,19 @@ class Buffers:
 
     def _remember(self, state: torch.Tensor) -> None:
         self._initial.append((state, state.detach().clone()))
+
+
+def _refuse_too_large(spec: language.Spec, plan: plans.Plan) -> None:
+    """Refuse sizes and buffers that no tensor can have, also of fake memory. Raises DeviceError."""
+    for name, dim in spec.dims.items():
+        size = dim.value if isinstance(dim, language.Constant) else dim.sizes[-1]
+        if size > _LARGEST:
+            raise DeviceError(f"dim '{name}' has the size {size}, and no tensor is so large", hint="use smaller sizes")
+    for name, layout in plan.buffers.items():
+        if layout.bytes is not None and layout.bytes > _LARGEST:
+            needs = f"{layout.bytes:,} bytes for the shape {list(layout.largest or ())}"
+            message = f"buffer '{name}' needs {needs}, and no memory is so large"
+            raise DeviceError(message, hint="`graphspec plan` lists the bytes of every buffer")
 
 
 def owned_tensors(model: Any, buffer: language.Buffer) -> dict[str, torch.Tensor]:

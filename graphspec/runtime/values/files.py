@@ -94,7 +94,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
             _write_npz(path, plain)
     except OSError as error:
         raise _unwritable(path, error) from None
-    except Exception as error:  # what a format cannot hold: safetensors raises a class of its own, and KeyError
+    except Exception as error:  # noqa: BLE001 - what a format cannot hold: safetensors has a class of its own
         raise InputError(f"--output: {path.absolute()} cannot be written: {_reason(error)}") from None
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
-from graphspec.errors import InputError
+from graphspec.errors import InputError, ReplayError
 from graphspec.runtime.context import Context
 from graphspec.runtime.values.inputs import exact_cast
 
@@ -69,6 +69,10 @@ class States(Mapping[str, Any]):
             target[index] = (
                 value.detach().to(dtype=target.dtype, device=target.device).clone()
             )  # it may be a view of it
+
+    def __reduce__(self) -> NoReturn:
+        message = "the states of a runner cannot be pickled or copied: they are the memory its graphs use"
+        raise ReplayError(message, hint="take copies, runner.state[NAME]; open the spec again there")
 
     def save(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """What `restore` takes: every state tensor with a copy of its content."""
