@@ -57,7 +57,7 @@ CODES: Final = (
          "n: {type: int, min: 1, default: 0}", "n: {type: int, min: 1, default: 1}"),
     Code("GS218", "A buffer cannot hold this value.",
          "A value that the dtype rounds, wraps or refuses would be another value on the device.",
-         "x: {shape: [4], dtype: uint8, pad: -1}", "x: {shape: [4], dtype: int16, pad: -1}"),
+         "x: {shape: [batch], dtype: uint8, pad: -1}", "x: {shape: [batch], dtype: int16, pad: -1}"),
     Code("GS219", "A buffer cannot be filled from this source.",
          "A device copy has the shape of its param and a dtype that keeps its values; a size is one integer.",
          "n: {shape: [], dtype: float32, from: {size: batch}}", "n: {shape: [], dtype: int64, from: {size: batch}}"),

@@ -37,6 +37,7 @@ RULES: Final[tuple[Rule, ...]] = (
     roles.model_owned,
     roles.contradictions,
     roles.region_keys,
+    roles.pads,
     roles.layouts,
     values.params,
     values.buffers,

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from graphspec.errors import Diagnostic, KeyPath, Severity
 from graphspec.finding import finding
+from graphspec.rules.sizes import padded_dims
 from graphspec.rules.walk import data_at
-from graphspec.spec import Buffer, Spec
+from graphspec.spec import Buffer, DimSize, FromSize, Shape, Spec
 
 _ROLES: Mapping[str, tuple[str, ...]] = {
     "init": ("state",),
@@ -113,6 +114,36 @@ def region_keys(spec: Spec) -> Iterator[Diagnostic]:
                 message = f"`rows` has no effect in region '{region.name}': a captured region sees its bucket"
                 hint = "remove `rows`, or add `eager: true`"
                 yield finding(spec.document, "GS224", message, path, key=True, hint=hint, severity="warning")
+
+
+def pads(spec: Spec) -> Iterator[Diagnostic]:
+    """GS224, a warning: `pad` where a bucket adds no rows."""
+    for buffer in spec.buffers.values():
+        if buffer.role != "input" or buffer.pad is None:
+            continue
+        if isinstance(buffer.source, FromSize):
+            why = "it holds one size"
+        elif _never_padded(spec, buffer.shape):
+            why = "its shape has no bucketed dim that is padded"
+        else:
+            continue
+        yield _padless(spec, "buffers", buffer.name, why)
+    for param in spec.params.values():
+        if param.pad is not None and _never_padded(spec, param.shape):
+            why = "its shape has no bucketed dim that is padded" if param.shape else "it is one value"
+            yield _padless(spec, "params", param.name, why)
+
+
+def _never_padded(spec: Spec, shape: Shape | None) -> bool:
+    """Whether no bucket adds rows; a dim that is missing is another finding."""
+    known = all(axis.dim in spec.dims for axis in shape or () if isinstance(axis, DimSize))
+    return known and not padded_dims(spec, shape)
+
+
+def _padless(spec: Spec, section: str, name: str, why: str) -> Diagnostic:
+    message = f"`pad` of '{name}' has no effect: {why}"
+    path = (section, name, "pad")
+    return finding(spec.document, "GS224", message, path, key=True, hint="remove `pad`", severity="warning")
 
 
 def layouts(spec: Spec) -> Iterator[Diagnostic]:
