@@ -122,7 +122,10 @@ def _changed(
     low, high = (largest[end] if isinstance(end, str) else end for end in (param.min, param.max))
     if low is None or high is None:
         return drawn.choice((default, alternative_param(param, default, largest)))
-    return drawn.randint(int(low), int(high)) if param.type == "int" else drawn.uniform(low, high)
+    if param.type == "int":
+        return drawn.randint(int(low), int(high))
+    part = drawn.random()  # not `uniform`, whose high - low may be infinite
+    return float(min(max(low * (1 - part) + high * part, low), high))
 
 
 def cloned(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 
 from graphspec import spec as language
 from graphspec.errors import InputError
-from graphspec.rules.numbers import INTEGERS, WHOLE, leaves, unkept
+from graphspec.rules.numbers import FLOATS, INTEGERS, WHOLE, leaves, unkept
 from graphspec.runtime.values.borrowed import plain
 
 
@@ -146,18 +146,26 @@ def check_copy(param: str, value: Any, dtype: str) -> None:
 
     Fractions are rounded as torch rounds them; integers are not, and no finite number becomes infinite.
     """
-    many = list(leaves(value)) if isinstance(value, list) else [value]
-    suspects = many
-    if len(many) > 1 and type(many[0]) is int:
-        ends = [min(many), max(many)]
-        suspects = ends if dtype in INTEGERS or max(-ends[0], ends[1]) <= WHOLE[dtype] else many
-    for each in suspects:
+    for each in _suspects(value, dtype):
         problem = unkept(each, dtype)
         if problem is not None:
             raise InputError(
                 f"param '{param}' is {each}, and its copy is {dtype}: {problem}",
                 hint=f"give another value, or declare the buffer `from: {param}` with a wider dtype",
             )
+
+
+def _suspects(value: Any, dtype: str) -> list[Any]:
+    """The numbers that ``dtype`` may not hold: a long list is looked over on every run, so most are passed at once."""
+    if not isinstance(value, list) or not value:
+        return [] if isinstance(value, list) else [value]
+    many = list(leaves(value)) if isinstance(value[0], list) else value
+    if not many or isinstance(many[0], bool):
+        return []
+    low, high = INTEGERS[dtype] if dtype in INTEGERS else (-FLOATS[dtype], FLOATS[dtype])
+    if isinstance(many[0], int) and dtype not in INTEGERS:
+        low, high = -WHOLE[dtype], WHOLE[dtype]
+    return [each for each in many if not low <= each <= high]
 
 
 class ParamCheck:
