@@ -5,6 +5,7 @@ Commands raise the errors of graphspec; `main` turns them into a message on stde
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import os
@@ -94,6 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _exit_code(error)
         with contextlib.suppress(OSError):
             _tell(error)
+    if arguments is None:  # the program itself: what a model registered to run at its exit comes after this
+        atexit.register(_end_stdout)
     try:
         sys.stderr.flush()
     except OSError:  # nobody can be told on a stderr that takes nothing
@@ -158,6 +161,13 @@ def _replace_closed_streams() -> None:
         if getattr(sys, name) is None:
             mode = "r" if name == "stdin" else "w"
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - open as long as we run
+
+
+def _end_stdout() -> None:
+    """The report is out: whatever is still printed goes to stderr."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
 
 def _drop_unwritten(stream: IO[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ def prints_on_stderr() -> Iterator[None]:
     real = sys.stdout
     with contextlib.redirect_stdout(sys.stderr), _descriptor_on_stderr(real):
         yield
+        gc.collect()  # a model goes with its last words
 
 
 @contextlib.contextmanager

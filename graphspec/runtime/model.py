@@ -43,8 +43,12 @@ def build_model(spec: language.Spec, device: torch.device, factory: Callable[...
         raise ModelError(message, hint="return the model from the factory")
     if isinstance(model, torch.nn.Module):
         _refuse_tensors(model, device, lambda where: where.type == "meta")
-        model.to(device=device, dtype=dtype)
-        model.train(spec.model.mode == "train")
+        if device.type == "cpu":
+            call_user_code(model.to, f"moving what {spec.model.factory} returned to cpu", device=device, dtype=dtype)
+        else:
+            model.to(device=device, dtype=dtype)  # a device that fails, or has too little memory, says so itself
+        mode = spec.model.mode
+        call_user_code(model.train, f"setting what {spec.model.factory} returned to {mode}", mode == "train")
     if spec.model.weights is not None:
         load_weights(model, read_weights(spec.folder / spec.model.weights))
     return model
@@ -97,11 +101,23 @@ def import_object(reference: str, folder: Path, *, loaded: bool = False) -> Any:
     place, _, name = reference.rpartition(":")
     module = _load_file(folder / place, loaded=loaded) if place.endswith(".py") else _load_module(place)
     try:
-        return functools.reduce(getattr, name.split("."), module)
+        return functools.reduce(lambda owner, step: read_attribute(owner, step, reference), name.split("."), module)
     except AttributeError:
         message = f"{place} has no '{name}'"
         names = ", ".join(sorted(key for key, value in vars(module).items() if callable(value) and key[0] != "_"))
         raise ModelError(message, hint=f"it has: {names}" if names else None) from None
+
+
+def read_attribute(owner: Any, name: str, what: str) -> Any:
+    """An attribute of an object of the user's, whose properties may be code that fails.
+
+    Raises AttributeError where there is none, and ModelError where reading it fails in any other way.
+    """
+    missing = object()
+    value = call_user_code(getattr, f"{what}: reading '{name}'", owner, name, missing)
+    if value is missing:
+        raise AttributeError(name)
+    return value
 
 
 def call_user_code(function: Callable[..., Any], what: str, *args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ import torch
 
 from graphspec import spec as language
 from graphspec.errors import CaptureError, ModelError
-from graphspec.runtime.model import call_user_code, import_object
+from graphspec.runtime.model import call_user_code, import_object, read_attribute
 from graphspec.runtime.values.trees import follow
 
 Environment = Mapping[str, Any]
@@ -122,12 +122,21 @@ def attribute(model: Any, path: str, what: str) -> Any:
     walked = "model"
     for step in steps:
         try:
-            value = value[int(step)] if step.isdigit() and not hasattr(value, step) else getattr(value, step)
+            value = _step(value, step, what)
         except (AttributeError, IndexError, TypeError, KeyError):
             message = f"{what}: {path} does not exist: {walked} (a {type(value).__name__}) has no '{step}'"
             raise ModelError(message, hint=_nearby(value, step)) from None
         walked = f"{walked}.{step}"
     return value
+
+
+def _step(value: Any, step: str, what: str) -> Any:
+    try:
+        return read_attribute(value, step, what)
+    except AttributeError:
+        if not step.isdigit():
+            raise
+        return value[int(step)]
 
 
 @contextlib.contextmanager

@@ -43,10 +43,28 @@ class Model(nn.Module):
     def number(self, x):
         return 3
 
+    @property
+    def broken(self):
+        raise ValueError("no such part")
+
+    @property
+    def leaving(self):
+        sys.exit(0)
+
     @contextlib.contextmanager
     def failing(self, x):
         yield
         raise ValueError("no way out")
+
+
+class Fixed(Model):
+    def train(self, mode=True):
+        raise ValueError("always in eval mode")
+
+
+class Rooted(Model):
+    def to(self, *args, **kwargs):
+        raise ValueError("stays where it is")
 
 
 def meta():
@@ -130,6 +148,10 @@ def test_whatever_a_factory_raises_is_its_own_failure(write, capsys, command, bo
         ({"factory": "meta"}, "model.weight on meta"),
         ({"more": ", dtype: int64"}, "model.dtype is int64"),
         ({"more": ", dtype: bool"}, "model.dtype is bool"),
+        ({"factory": "Fixed"}, "setting what model.py:Fixed returned to eval failed: ValueError: always in eval mode"),
+        ({"factory": "Rooted"}, "moving what model.py:Rooted returned to cpu failed: ValueError: stays where it is"),
+        ({"call": "model.broken"}, "region 'main': reading 'broken' failed: ValueError: no such part"),
+        ({"call": "model.leaving"}, "region 'main': reading 'leaving' failed: SystemExit: 0"),
         ({"around": ", around: model.number"}, "around: model.number) returned a int, not a context manager"),
         ({"around": ", around: model.scope"}, "around: model.scope is a tensor, not a callable"),
         ({"around": ", around: model.failing"}, "around: model.failing) failed: ValueError: no way out"),
@@ -139,6 +161,16 @@ def test_a_model_that_cannot_be_used_is_refused_saying_what_it_has(write, capsys
     assert main([*command, write(**changes)]) in {1, 3}
     captured = capsys.readouterr()
     assert words in captured.out + captured.err
+    assert "a reason of its own" not in captured.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_state_whose_attribute_cannot_be_read_is_refused_with_the_models_own_exception(write, capsys, command):
+    path = Path(write())
+    path.write_text(path.read_text().replace("buffers:", "buffers:\n  kept: {role: state, attr: model.broken}"))
+    assert main([*command, str(path)]) in {1, 3}
+    captured = capsys.readouterr()
+    assert "a state of the model: reading 'broken' failed: ValueError: no such part" in captured.out + captured.err
     assert "a reason of its own" not in captured.err
 
 

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 MODEL = """
+import atexit
 import ctypes
 import os
 import sys
@@ -29,6 +30,7 @@ def say(where):
 
 
 say("import")
+atexit.register(say, "exit")
 
 
 class Model(nn.Module):
@@ -40,6 +42,9 @@ class Model(nn.Module):
     def forward(self, x):
         say("forward")
         return self.linear(x)
+
+    def __del__(self):
+        say("end")
 """
 
 SPEC = """
@@ -76,7 +81,7 @@ def test_what_a_model_prints_goes_to_stderr_and_stdout_is_one_json_object(shell,
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)
     for writer in ("python", "kept", "descriptor", "c", "process"):
-        for where in ("import", "factory", "forward"):
+        for where in ("import", "factory", "forward", "end", "exit"):
             assert f"{writer} {where}\n" in done.stderr
 
 

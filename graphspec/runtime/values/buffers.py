@@ -13,6 +13,7 @@ from graphspec import plan as plans
 from graphspec import spec as language
 from graphspec.errors import DeviceError, ModelError
 from graphspec.plan import Bucket, concrete
+from graphspec.runtime.model import read_attribute
 from graphspec.runtime.values.inputs import check_copy
 
 _FORMATS = {
@@ -230,7 +231,10 @@ def _children(owner: Any, step: str) -> list[tuple[str, Any]]:
             return [(step, owner[step])] if step in owner else []
         if isinstance(owner, (list, tuple)):
             return [(step, owner[int(step)])] if step.isdigit() and int(step) < len(owner) else []
-        return [(step, getattr(owner, step))] if hasattr(owner, step) else []  # ModuleList has "0" as an attribute
+        try:
+            return [(step, read_attribute(owner, step, "a state of the model"))]  # ModuleList has "0" as an attribute
+        except AttributeError:
+            return []
     if isinstance(owner, Mapping):
         return [(str(key), item) for key, item in owner.items()]
     if isinstance(owner, (list, tuple)):
