@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from graphspec.errors import HazardError
+from graphspec.errors import HazardError, InputError
 
 MODEL = """
 class Inner(nn.Module):
@@ -96,3 +96,12 @@ def test_an_infinite_default_of_an_updated_param_is_compared_with_a_finite_value
     runner = case.open(MODEL, spec('{op: "aten::mul", arg: other, from: s}', default=".inf"))
     assert runner.run(x=torch.ones(4))["y"].tolist() == [float("inf")] * 4
     assert runner.run(x=torch.ones(4), s=3.0)["y"].tolist() == [4.0] * 4
+
+
+@pytest.mark.parametrize("value", [1 << 63, 1 << 64, -(1 << 63) - 1])
+def test_an_integer_too_large_for_the_updated_argument_is_refused_and_the_next_run_works(case, value):
+    update = '{op: "aten::mul", arg: other, from: s}'
+    runner = case.open(MODEL, spec(update, default="2").replace("{type: float,", "{type: int,"))
+    with case.refused(InputError, "param 's'", value):
+        runner.run(x=torch.ones(4), s=value)
+    assert runner.run(x=torch.ones(4), s=3)["y"].tolist() == [4.0] * 4

@@ -12,7 +12,8 @@ import torch
 
 from graphspec import spec as language
 from graphspec.backends.base import Backend, Slot
-from graphspec.errors import Diagnostic, HazardError, KeyPath
+from graphspec.errors import Diagnostic, HazardError, InputError, KeyPath
+from graphspec.rules.numbers import INTEGERS, leaves
 from graphspec.runtime.capture.recording import Call, Recording, Ref, map_parts
 
 
@@ -27,9 +28,13 @@ class Binding:
     kind: str
 
     def convert(self, value: Any) -> Any:
-        """The argument for a value of the param: a number, a list, or a tensor, as the operator takes it."""
+        """The argument for a value of the param: a number, a list, or a tensor, as the operator takes it.
+
+        Raises InputError for an integer that is too large for the argument.
+        """
         if self.occurrence is not None:
             value = value[self.occurrence]
+        self._refuse_large(value)
         if isinstance(self.recorded, Ref):
             return torch.as_tensor(value, dtype=self.recorded.dtype).reshape(self.recorded.size)
         if isinstance(self.recorded, tuple):
@@ -37,6 +42,19 @@ class Binding:
         while isinstance(value, (list, tuple)) and len(value) == 1:
             value = value[0]
         return float(value) if self.kind == "float" and isinstance(value, int) else value
+
+    def _refuse_large(self, value: Any) -> None:
+        dtype = str(self.recorded.dtype).removeprefix("torch.") if isinstance(self.recorded, Ref) else "int64"
+        low, high = INTEGERS.get(dtype, INTEGERS["int64"])
+        flat = value if isinstance(value, list) else [value]
+        if flat and isinstance(flat[0], list):
+            flat = list(leaves(flat))
+        wide = next((each for each in flat if type(each) is int and not low <= each <= high), None)
+        if wide is not None:
+            message = (
+                f"param '{self.param}' is {wide}, and an update hands it to an argument that holds {low} to {high}"
+            )
+            raise InputError(message, hint="give another value, or bound the param with `min` and `max`")
 
 
 def bind_updates(
