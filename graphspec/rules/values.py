@@ -120,7 +120,9 @@ def _is_bucketed(spec: Spec, dim: str) -> bool:
 
 
 def _bound(spec: Spec, bound: float | str | None) -> float | None:
-    return size(spec, bound) if isinstance(bound, str) else bound
+    if isinstance(bound, str):
+        return size(spec, bound)
+    return None if bound is None or math.isnan(bound) else bound  # nan is reported, and bounds nothing
 
 
 def buffers(spec: Spec) -> Iterator[Diagnostic]:

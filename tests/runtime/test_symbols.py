@@ -466,7 +466,7 @@ def test_tracing_leaves_no_symbol_behind(bench):
 
     model = Keeper()
     with pytest.raises(HazardError):
-        bench.open("", FLOAT, updates=update("mul", "other"), model=model)
+        bench.open("return x", FLOAT, updates=update("mul", "other"), model=model)
     assert (model.last, model.kinds) == (0.0, {"nothing"})
 
 

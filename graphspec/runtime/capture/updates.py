@@ -235,6 +235,8 @@ def _binding(
     binding = Binding(Slot(index, position, None), update.param, occurrence, recorded, kind)
     try:
         first = binding.convert(value)
+    except InputError as error:
+        _refuse((region, update, "from"), error.message, error.hint or "")
     except (IndexError, TypeError, RuntimeError, ValueError) as error:
         fix = "give the param the shape that the argument has, or pick other calls with `at`"
         _refuse(
@@ -255,7 +257,11 @@ def _refuse_new_shapes(
     if isinstance(binding.recorded, Ref):
         return
     before = result_shapes(call, binding.slot.position, binding.slot.value)
-    after = result_shapes(call, binding.slot.position, binding.convert(other))
+    try:
+        replaced = binding.convert(other)
+    except InputError as error:
+        _refuse((region, update, "from"), error.message, error.hint or "")
+    after = result_shapes(call, binding.slot.position, replaced)
     if before is not None and after is not None and before != after:
         _refuse(
             (region, update, "arg"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from graphspec import spec as language
-from graphspec.errors import Diagnostic
+from graphspec.errors import Diagnostic, InputError
 from graphspec.runtime.capture.recording import Call, Recording, Ref
 from graphspec.runtime.capture.updates import Binding
 from graphspec.runtime.symbols.declared import decides_shape, numbers_of
@@ -129,11 +129,19 @@ def _is(binding: Binding, calls: Sequence[Call], params: Mapping[str, Any]) -> b
     return bool((list(recorded) if isinstance(recorded, tuple) else recorded) == wanted)
 
 
+def _converted(binding: Binding, value: Any) -> list[Any]:
+    """The argument for a value; nothing for one that it cannot hold, which a run would refuse."""
+    try:
+        return [binding.convert(value)]
+    except InputError:
+        return []
+
+
 def _reshaping(runs: Runs, bindings: Sequence[Binding]) -> Iterator[Diagnostic]:
     """GS510 where some value of a param would give a result another shape."""
     for binding in bindings:
         call = runs.recordings[1].calls[binding.slot.call]
-        values = [binding.convert(value) for value in runs.others.get(binding.param, ())]
+        values = [each for value in runs.others.get(binding.param, ()) for each in _converted(binding, value)]
         if isinstance(binding.recorded, Ref) or not decides_shape(call, binding.slot.position, values):
             continue
         name = call.op._schema.arguments[binding.slot.position].name
