@@ -17,7 +17,8 @@ import torch
 from graphspec import plan as plans
 from graphspec import spec as language
 from graphspec.compiler import compile_spec
-from graphspec.errors import DeviceError, InputError, ReplayError
+from graphspec.errors import DeviceError, HazardError, InputError, ReplayError, WeightsError
+from graphspec.finding import placed
 from graphspec.loading import load
 from graphspec.plan import Bucket
 from graphspec.runtime.capture.capturer import capture_graphs
@@ -33,6 +34,7 @@ from graphspec.runtime.process import Forks
 from graphspec.runtime.ranks import agree
 from graphspec.runtime.regions import bind_regions
 from graphspec.runtime.replay.failures import device_failures
+from graphspec.runtime.replay.request import hashable
 from graphspec.runtime.replay.sequence import BoundSequence
 from graphspec.runtime.replay.stats import Stats
 from graphspec.runtime.values.buffers import Buffers
@@ -184,6 +186,10 @@ class Runner:
         Raises WeightsError naming every tensor that does not fit; then the old weights are untouched.
         """
         with self.entered():
+            kinds: Any = (str, Path, Mapping)  # what the types promise is not what comes
+            if not isinstance(weights, kinds):
+                message = f"load_weights takes a file or a mapping of tensors, and a {type(weights).__name__} came"
+                raise WeightsError(message, hint="give a path, or what state_dict() returns")
             given = weights if isinstance(weights, Mapping) else read_weights(Path(weights))
             load_weights(self._context.model, given)
 
@@ -191,8 +197,12 @@ class Runner:
         """The graphs of a variant; captured now if they are not there. The oldest of many are dropped."""
         graphs = self._sets.get(variant)
         if graphs is None:
-            with outside_inference():
-                graphs = capture_graphs(self._context, variant, self._progress)
+            try:
+                with outside_inference():
+                    graphs = capture_graphs(self._context, variant, self._progress)
+            except HazardError as error:
+                found = [placed(self._context.spec.document, each) for each in error.diagnostics]
+                raise HazardError(found) from error.__cause__
             if len(self._sets) >= VARIANTS:
                 oldest = next(iter(self._sets))
                 self._sets.pop(oldest).release(self._context.backend)
@@ -343,7 +353,7 @@ class Runner:
         params = context.default_params(context.plan.buckets[0], {})
         used = {name for sequence in context.plan.sequences.values() for name in sequence.params}
         special = specialized(context.spec, context.backend.can_update) & used
-        return Variant(special=tuple((name, params[name]) for name in context.spec.params if name in special))
+        return Variant(special=tuple((name, hashable(params[name])) for name in context.spec.params if name in special))
 
     def _drop(self) -> None:
         for graphs in self._sets.values():

@@ -593,3 +593,12 @@ def test_an_output_with_a_static_copy_is_one_address_for_all_buckets(case):
     )
     addresses = {runner.run(x=torch.zeros(rows, 2))["y"].data_ptr() for rows in (1, 2, 3, 4)}
     assert len(addresses) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "complex64", "uint16", "bool"])
+def test_results_of_rare_dtypes_are_captured(case, dtype):
+    runner = case.open(f"def forward(self, x): return (x * 2).to(torch.{dtype})", SPEC)
+    x = torch.tensor([1.0, 3.0])
+    have, want = runner.run(x=x)["y"], (x * 2).to(getattr(torch, dtype))
+    assert have.dtype == want.dtype
+    assert have.tolist() == want.tolist()

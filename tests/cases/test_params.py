@@ -118,3 +118,25 @@ def test_a_sample_file_of_another_dtype_is_refused_as_an_input_of_it_is(case):
     with case.refused(InputError, "'x'", "change values"):
         sampled(case, np.array([0.5, 1, 2, 3]), ", cast: true")
     assert sampled(case, np.array([1, 2, 3, 4]), ", cast: true").tolist() == [1, 2, 3, 4]
+
+
+def test_a_value_that_a_copy_cannot_hold_is_refused_in_the_eager_fallback_too_and_not_remembered(case):
+    runner = case.open(
+        "def forward(self, x, b): return x * b",
+        """
+        dims: {batch: [1, 2]}
+        params: {s: {type: int, default: 3}}
+        buffers:
+          x: {shape: [batch], dtype: float32}
+          b: {from: s, dtype: uint8, shape: []}
+          y: {role: output, shape: [batch], dtype: float32}
+        regions:
+          main: {call: model, inputs: [x, b], outputs: y, on_miss: eager}
+        replay: [main]
+        """,
+    )
+    for rows in (2, 5):
+        x = torch.ones(rows)
+        with case.refused(InputError, "'s'", "-5", "uint8"):
+            runner.run(x=x, s=-5)
+        assert torch.equal(runner.run(x=x)["y"], x * 3)

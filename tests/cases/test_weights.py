@@ -573,3 +573,11 @@ def test_a_guard_also_watches_what_only_one_bucket_or_region_reads(case):
     runner.model.b = torch.zeros(3)
     with case.refused(GuardError, "model.b"):
         runner.run(x=torch.ones(1, 3))
+
+
+@pytest.mark.case("C42")
+@pytest.mark.parametrize("wrong", [3, None, [1]])
+def test_weights_of_another_kind_are_refused_with_what_is_taken(case, wrong):
+    runner = opened(case)
+    with case.refused(WeightsError, "a file or a mapping", type(wrong).__name__):
+        runner.load_weights(wrong)

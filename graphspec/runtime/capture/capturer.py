@@ -290,6 +290,8 @@ class _Capturer:
         check = self._context.spec.check
         for name, wanted in dry.results.items():
             for have, want in zip(captured.tensors(name), wanted, strict=True):
+                if have.is_floating_point() and have.itemsize == 1:  # float8 has no kernels to compare
+                    have, want = have.float(), want.float()  # noqa: PLW2901
                 if torch.allclose(have, want, rtol=check.rtol, atol=check.atol, equal_nan=True):
                     continue
                 message = (

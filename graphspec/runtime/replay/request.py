@@ -15,7 +15,7 @@ from graphspec.plan import Bucket, choose
 from graphspec.runtime.capture.updates import specialized
 from graphspec.runtime.context import Context, Variant
 from graphspec.runtime.model import largest_sizes
-from graphspec.runtime.values.inputs import InputCheck, ParamCheck, check_names
+from graphspec.runtime.values.inputs import InputCheck, ParamCheck, check_names, copies_of
 from graphspec.runtime.values.samples import default_param, filled
 
 
@@ -44,7 +44,8 @@ class Reader:
         self._checks = {name: InputCheck(spec.buffers[name], context.plan.constants) for name in sequence.inputs}
         largest = largest_sizes(spec)
         self._param_checks = {
-            name: ParamCheck(spec.params[name], largest, context.plan.constants) for name in sequence.params
+            name: ParamCheck(spec.params[name], largest, context.plan.constants, copies_of(spec, name))
+            for name in sequence.params
         }
         self._known = frozenset((*sequence.inputs, *sequence.params))
         self._optional = tuple(name for name in sequence.inputs if spec.buffers[name].optional)
@@ -112,7 +113,7 @@ class Reader:
         if not self._optional and not self._special:
             return _PLAIN
         absent = frozenset(name for name in self._optional if name not in tensors)
-        return Variant(absent, tuple((name, _hashable(self._present(name, params))) for name in self._special))
+        return Variant(absent, tuple((name, hashable(self._present(name, params))) for name in self._special))
 
     def _present(self, name: str, params: Mapping[str, Any]) -> Any:
         """The value of a param that any sequence takes: one set of graphs serves them all."""
@@ -182,8 +183,9 @@ class Reader:
 _PLAIN = Variant()
 
 
-def _hashable(value: Any) -> Any:
-    return tuple(_hashable(item) for item in value) if isinstance(value, (list, tuple)) else value
+def hashable(value: Any) -> Any:
+    """The value of a param as part of a `Variant`: lists as tuples."""
+    return tuple(hashable(item) for item in value) if isinstance(value, (list, tuple)) else value
 
 
 def padded_params(context: Context, params: Mapping[str, Any], bucket: Bucket) -> dict[str, Any]:
