@@ -4,9 +4,9 @@
 
 Both are called in turns under no_grad, in bursts that do not wait for the device; the time of a burst is divided by its
 calls, and the medians of all bursts are compared: by the clock, which counts what the host waits for (torch_npu's task
-queue, a full stream), and in processor time of the calling thread. ``run`` checks its input, copies it in, checks everything the
-graph reads from outside, replays, and returns a copy of its own; the callable of ``make_graphed_callables`` copies the
-input where its address differs, replays, and returns the graph's own memory.
+queue, a full stream), and in processor time of the calling thread. ``run`` checks its input, copies it in, checks
+everything the graph reads from outside, replays, and returns a copy of its own; the callable copies the input where its
+address differs, replays, and returns the graph's own memory.
 """
 
 from __future__ import annotations

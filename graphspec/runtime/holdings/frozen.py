@@ -118,7 +118,7 @@ class FrozenGuard:
             yield from (
                 f"{name}.{key} was added, as {_shown(own[key])}"
                 for key in own
-                if key in self._names and key not in before
+                if key in self._names and key not in before and not _is_wrapper_of_torch(own[key])
             )
         yield from self._examine_containers()
 
@@ -237,6 +237,11 @@ def _is_named(found: Reach, owner: Any, names: Collection[str]) -> bool:
             seen.update(map(id, fresh))
             todo += fresh
     return False
+
+
+def _is_wrapper_of_torch(value: Any) -> bool:
+    """Whether torch itself put a function here: `make_graphed_callables` replaces ``forward`` by its equal."""
+    return isinstance(value, types.FunctionType) and is_library(value.__module__)
 
 
 def _shown(value: Any) -> str:
