@@ -162,6 +162,11 @@ class Plan:
     sequences: Mapping[str, Sequence]
     digest: str = field(default="", compare=False)
 
+    @property
+    def results(self) -> frozenset[str]:
+        """What any sequence returns."""
+        return frozenset(name for sequence in self.sequences.values() for name in sequence.results)
+
 
 def concrete(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """``shape`` with every dim replaced by its size; ``sizes`` holds constants and buckets."""

@@ -6,16 +6,19 @@ never report; names are resolved and proven by the rules. Sizes stay symbolic un
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
     from graphspec.document import Document
 
 Scalar = bool | int | float | str
 Mode = Literal["eval", "train"]
+#: How a device is named: kinds of which a machine has several take an index.
+DEVICE: Final = re.compile(r"auto|cpu|(cuda|npu)(:[0-9]+)?")
 
 
 class _Value:

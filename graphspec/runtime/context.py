@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from graphspec.runtime.regions import BoundRegion
 from graphspec.runtime.replay.order import Clock
 from graphspec.runtime.values.axes import Axes
 from graphspec.runtime.values.buffers import Buffers
-from graphspec.runtime.values.samples import default_param, sample
+from graphspec.runtime.values.samples import alternative_param, default_param, sample
 from graphspec.runtime.values.trees import Tree
 
 
@@ -72,6 +72,14 @@ class Context:
         return {
             name: special[name] if name in special else default_param(param, self.shape(param.shape, bucket))
             for name, param in self.spec.params.items()
+        }
+
+    def other_params(self, params: Mapping[str, Any], bucket: Bucket, kept: Collection[str]) -> dict[str, Any]:
+        """Another value within its range for each of ``params`` that is not ``kept``, at the sizes of a bucket."""
+        largest = dict(bucket.sizes) | dict(self.plan.constants)
+        return {
+            name: value if name in kept else alternative_param(self.spec.params[name], value, largest)
+            for name, value in params.items()
         }
 
     def warn(self, *messages: str) -> None:

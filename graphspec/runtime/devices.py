@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.util
-import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -51,7 +50,7 @@ def device_name(device: str | torch.device) -> str:
         device = "cpu" if device.type == "cpu" and not device.index else str(device)
     if not isinstance(device, str):
         raise InputError(f"device takes a name or a torch.device, and a {type(device).__name__} came", hint=_HINT)
-    if not re.fullmatch(r"auto|cpu|(cuda|npu)(:[0-9]+)?", device):
+    if not language.DEVICE.fullmatch(device):
         raise DeviceError(f"there is no device '{device}'", hint=_HINT)
     return device
 

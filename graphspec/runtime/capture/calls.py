@@ -16,7 +16,6 @@ from graphspec.runtime.capture.stages import Event
 from graphspec.runtime.capture.write_back import StaleViews, apart, leaves_of
 from graphspec.runtime.context import Context, Variant
 from graphspec.runtime.holdings.preserve import Session
-from graphspec.runtime.values.samples import alternative_param
 from graphspec.runtime.values.trees import Tree
 
 
@@ -38,7 +37,7 @@ class Calls:
         self._variant = variant
         self._special = dict(variant.special)
         self._session = session
-        self._results = {name for sequence in context.plan.sequences.values() for name in sequence.results}
+        self._results = context.plan.results
         self.created_eagerly: set[str] = set()
 
     def start(self, bucket: Bucket, *, run: int) -> Values:
@@ -67,16 +66,9 @@ class Calls:
 
     def params(self, bucket: Bucket, *, run: int) -> dict[str, Any]:
         """The params of a pass: their defaults in the first, others within their range in the second."""
-        context = self._context
-        full = context.full_bucket(bucket)
-        params = context.default_params(full, self._special)
-        if run == 1:
-            return params
-        largest = dict(full.sizes) | dict(context.plan.constants)
-        return {
-            name: value if name in self._special else alternative_param(context.spec.params[name], value, largest)
-            for name, value in params.items()
-        }
+        full = self._context.full_bucket(bucket)
+        params = self._context.default_params(full, self._special)
+        return params if run == 1 else self._context.other_params(params, full, self._special)
 
     def taken(self, event: Event) -> frozenset[str]:
         """The params that a region is given and that may change between replays of its graph."""

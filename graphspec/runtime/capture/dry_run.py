@@ -61,7 +61,6 @@ class DryRunner:
         self._calls = calls
         self._copies = copies
         self._names = names
-        self._results = {name for sequence in context.plan.sequences.values() for name in sequence.results}
         self.code = CodeNames()
         self.kept = KeptInputs()
 
@@ -100,7 +99,7 @@ class DryRunner:
         refused += effects.input_shapes(region.name, before, effects.layouts(context, region.name, values.env))
         refused += effects.copy_writes(region.name, recording, self._copies.storages())
         refused += overtaken(context, region.name, trees, values.origins)
-        refused += effects.result_writes(context, region, recording, values.origins, self._results)
+        refused += effects.result_writes(context, region, recording, values.origins, context.plan.results)
         refused += self.kept.findings(region.name, recording, read)
         self.kept.note(recording, read)
         seen.recordings[region.name] = recording

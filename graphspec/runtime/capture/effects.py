@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 def input_writes(context: Context, region: language.Region, recording: Recording) -> list[Diagnostic]:
     """A region that writes into an input buffer: eager would change the caller's tensor, a graph changes its own."""
-    inputs = {
-        buffer.whole.untyped_storage()._cdata: name
-        for name, buffer in context.buffers.static.items()
-        if buffer.spec.role == "input"
-    }
+    inputs = context.buffers.input_storages
     found = []
     for index in sorted(recording.written & recording.outside.keys()):
         name = inputs.get(recording.outside[index].storage._cdata)

@@ -25,7 +25,7 @@ def overtaken(
     plan = context.plan
     makers = {value: other.name for other in plan.regions.values() for value in other.outputs}
     roles = {name: buffer.role for name, buffer in context.spec.buffers.items()}
-    known = {**_inputs(context), **origins}
+    known = {**context.buffers.input_storages, **origins}
     for name, tree in trees.items():
         found = {known.get(leaf.untyped_storage()._cdata) for leaf in tree.leaves}
         for origin in sorted(each for each in found if each is not None and roles.get(each) != "state"):
@@ -33,14 +33,6 @@ def overtaken(
             if maker == region:
                 continue
             yield from _finding(context, region, name, (origin, maker))
-
-
-def _inputs(context: Context) -> dict[int, str]:
-    return {
-        buffer.whole.untyped_storage()._cdata: name
-        for name, buffer in context.buffers.static.items()
-        if buffer.spec.role == "input"
-    }
 
 
 def _finding(context: Context, region: str, value: str, origin: tuple[str, str | None]) -> Iterator[Diagnostic]:

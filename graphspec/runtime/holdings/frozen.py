@@ -146,24 +146,22 @@ def frozen(found: Reach, names: Collection[str], moving: Collection[str], *, wal
             result.sizes.append((name, own["_modules"]))
     constants = constant_cells(found.functions())
     for part in found.parts:
-        if id(part.owner) in constants:
+        if id(part.owner) in constants or isinstance(part.owner, tuple):
             continue
-        named = part.kind not in ("items", "sequence", "set", "array") or _is_named(found, part.owner, names)
-        if not named or isinstance(part.owner, tuple):
-            continue
-        if part.kind in ("items", "sequence", "set", "array"):
-            if part.name not in moving:
-                _watch_container(result, found, part, moving)
-            continue
-        result.values.extend((slot, value) for slot, value in _slots(found, part, names) if slot.name not in moving)
+        if part.kind not in ("items", "sequence", "set", "array"):
+            result.values.extend((slot, value) for slot, value in _slots(found, part, names) if slot.name not in moving)
+        elif part.name not in moving and _is_named(found, part.owner, names):
+            _watch_container(result, found, part, moving)
     return result
 
 
 def _watch_container(result: Frozen, found: Reach, part: Part, moving: Collection[str]) -> None:
     owner = part.owner
     if part.kind == "array":
-        watched = owner.nbytes <= _LARGEST_ARRAY
-        (result.arrays.append((part.name, owner)) if watched else result.unwatched.append(part.name))
+        if owner.nbytes <= _LARGEST_ARRAY:
+            result.arrays.append((part.name, owner))
+        else:
+            result.unwatched.append(part.name)
         return
     content = part.read()
     if len(content) > _LONGEST or part.kind == "set":

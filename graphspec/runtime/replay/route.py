@@ -206,9 +206,8 @@ class EagerStep:
     def _off_inputs(self, value: Any) -> Any:
         """A value of this run that outlives it: what lies in an input buffer is copied."""
         tree = flatten(value)
-        inputs = [b.whole for b in self._context.buffers.static.values() if b.spec.role == "input"]
-        storages = {whole.untyped_storage()._cdata for whole in inputs}
-        return tree.rebuild([x.clone() if x.untyped_storage()._cdata in storages else x for x in tree.leaves])
+        inputs = self._context.buffers.input_storages
+        return tree.rebuild([x.clone() if x.untyped_storage()._cdata in inputs else x for x in tree.leaves])
 
     def _own(self, name: str, value: Any) -> Any:
         """A result of its own, real rows only: an eager region may return a view of graph memory."""

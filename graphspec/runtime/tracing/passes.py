@@ -28,7 +28,6 @@ from graphspec.runtime.tracing.host import HostState
 from graphspec.runtime.tracing.kernels import KernelMissingError
 from graphspec.runtime.tracing.placement import Placement
 from graphspec.runtime.tracing.values import Values
-from graphspec.runtime.values.samples import alternative_param
 from graphspec.runtime.values.trees import flatten
 
 #: ``warm-up`` reports nothing and lets the model create what it creates lazily; ``judge`` reports; ``again`` does not.
@@ -107,15 +106,8 @@ class Tracer:
         return result
 
     def _params(self, bucket: Bucket, run: int) -> dict[str, Any]:
-        context = self.context
-        params = context.default_params(bucket, {})
-        if run == 1:
-            return params
-        largest = dict(bucket.sizes) | dict(context.plan.constants)
-        return {
-            name: value if name in self.specialized else alternative_param(context.spec.params[name], value, largest)
-            for name, value in params.items()
-        }
+        params = self.context.default_params(bucket, {})
+        return params if run == 1 else self.context.other_params(params, bucket, self.specialized)
 
 
 class Pass:
@@ -128,7 +120,6 @@ class Pass:
         self._purpose = purpose
         self._result = result
         self._code, self._eager_code = CodeNames(), CodeNames()
-        self._recordings: dict[str, Recording] = {}
         self._changes: dict[str, effects.HostChanges] = {}
         self._seen: set[str] = set()  # changes of the host that are reported, or no region's to answer for
         self.values = Values(tracer.context, bucket, result.params, self._found)
@@ -217,17 +208,16 @@ class Pass:
     def _effects(self, name: str, recording: Recording, before: Mapping[str, effects.Layout]) -> list[Diagnostic]:
         context = self._context
         region = context.spec.regions[name]
-        results = {each for sequence in context.plan.sequences.values() for each in sequence.results}
         found = effects.input_writes(context, region, recording)
         found += effects.input_shapes(name, before, effects.layouts(context, name, self.values.environment))
         eager = {each for other in context.spec.regions.values() if other.eager for each in other.outputs}
         copies = {storage: made for storage, made in self.values.origins.items() if made in eager}
         found += effects.copy_writes(name, recording, copies)
-        found += effects.result_writes(context, region, recording, self.values.origins, results)
+        found += effects.result_writes(context, region, recording, self.values.origins, context.plan.results)
         host: Any = self._tracer.host
-        self._recordings[name] = recording
-        loaded = self._code.loaded()
-        self._changes[name] = effects.host_changes(name, host, self._recordings, self._seen, loaded)
+        traced = self._result.regions.items()
+        readers = {each: trace.recording for each, trace in traced if not context.spec.regions[each].eager}
+        self._changes[name] = effects.host_changes(name, host, readers, self._seen, self._code.loaded())
         return [findings.in_region(context.spec, name, each) for each in found]
 
     def _quietly(self, name: str, recorder: Recorder) -> dict[str, Any]:

@@ -112,10 +112,10 @@ class Buffers:
         return frozenset(buffer.whole.untyped_storage().data_ptr() for buffer in self.static.values())
 
     @cached_property
-    def input_storages(self) -> frozenset[int]:
-        """The identities of the storages that callers' inputs are copied into."""
-        inputs = [buffer.whole for buffer in self.static.values() if buffer.spec.role == "input"]
-        return frozenset(whole.untyped_storage()._cdata for whole in inputs)
+    def input_storages(self) -> Mapping[int, str]:
+        """The storages that callers' inputs are copied into, by identity, and the input of each."""
+        inputs = [(name, buffer.whole) for name, buffer in self.static.items() if buffer.spec.role == "input"]
+        return {whole.untyped_storage()._cdata: name for name, whole in inputs}
 
     def adopt(self, model: Any) -> None:
         """Find the states that the model owns, once. After warm-up, since a model may create its caches lazily."""
