@@ -409,7 +409,6 @@ def test_a_model_whose_tensors_are_elsewhere_is_refused_naming_device_and_tensor
         graphspec.open(case.path, device="cpu", model=model)
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers of a process here")
 def test_interrupted_runs_leave_the_runner_usable_and_the_callers_modes_alone(case):
     runner = case.open("def forward(self, x): return x * 2 + 1", SPEC)
     x = torch.randn(4)

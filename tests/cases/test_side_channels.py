@@ -26,6 +26,33 @@ def two(a="", b=""):
     return TWO.replace("hA", "h" + (", eager: true" if a else "")).replace("yB", "y" + (", eager: true" if b else ""))
 
 
+def model_of(made, body):
+    """One region: what `__init__` makes, and what `forward` does."""
+    return f"""
+        def __init__(self):
+            super().__init__()
+            {made}
+
+        def forward(self, x):
+            {body}
+    """
+
+
+def models_of(made, first, second):
+    """Two regions: what `__init__` makes, and what `a` and `b` do."""
+    return f"""
+        def __init__(self):
+            super().__init__()
+            {made}
+
+        def a(self, x):
+            {first}
+
+        def b(self, h):
+            {second}
+    """
+
+
 FROZEN = {
     "an int": ("self.n = 0", "x * self.n", "self.n += 1"),
     "an entry of a dict": ("self.d = {'n': 0}", "x * self.d['n']", "self.d['n'] += 1"),
@@ -44,18 +71,7 @@ FROZEN = {
 def test_a_host_value_that_a_later_eager_region_changes_is_refused_where_a_captured_one_reads_it(
     case, made, read, changed
 ):
-    model = f"""
-        def __init__(self):
-            super().__init__()
-            {made}
-
-        def a(self, x):
-            return {read}
-
-        def b(self, h):
-            {changed}
-            return h + 0
-    """
+    model = models_of(made, f"return {read}", f"{changed}; return h + 0")
     with pytest.raises(HazardError, match="region 'a'"):
         case.open(model, two(b="eager"))
 
@@ -97,19 +113,8 @@ REBOUND = {
 @pytest.mark.parametrize("first", ["captured", ""], ids=["captured reader", "eager reader"])
 @pytest.mark.parametrize("rebound", REBOUND.values(), ids=REBOUND)
 def test_a_tensor_that_another_region_reads_may_not_be_put_elsewhere_by_a_captured_one(case, rebound, first):
-    model = f"""
-        def __init__(self):
-            super().__init__()
-            self.p, self.q = torch.zeros(2), torch.ones(2)
-            self.register_buffer("r", torch.ones(2))
-
-        def a(self, x):
-            return x * self.p + self.r + self.q
-
-        def b(self, h):
-            {rebound}
-            return h + 0
-    """
+    made = "self.p, self.q = torch.zeros(2), torch.ones(2); self.register_buffer('r', torch.ones(2))"
+    model = models_of(made, "return x * self.p + self.r + self.q", f"{rebound}; return h + 0")
     with case.refused(HazardError, "region 'b'", "model."):
         case.open(model, two(a="" if first else "eager"))
 
@@ -128,18 +133,7 @@ def test_a_tensor_that_another_region_reads_may_not_be_put_elsewhere_by_a_captur
 def test_a_tensor_that_a_captured_region_leaves_for_an_eager_one_is_refused_with_the_way_to_hand_it_on(
     case, made, put, read
 ):
-    model = f"""
-        def __init__(self):
-            super().__init__()
-            {made}
-
-        def a(self, x):
-            {put}
-            return x + 1
-
-        def b(self, h):
-            return h + {read}
-    """
+    model = models_of(made, f"{put}; return x + 1", f"return h + {read}")
     with case.refused(HazardError, "region 'a'", "model.h", "return it as an output of 'a'"):
         case.open(model, two(b="eager"))
 
@@ -198,16 +192,8 @@ FIRST_CALLS = {
 @pytest.mark.case("C56")
 @pytest.mark.parametrize(("made", "body"), FIRST_CALLS.values(), ids=FIRST_CALLS)
 def test_code_whose_very_first_call_takes_another_path_is_refused(case, made, body):
-    model = f"""
-        def __init__(self):
-            super().__init__()
-            {made}
-
-        def forward(self, x):
-{body}
-    """
     with pytest.raises(HazardError, match=r"region 'main'.*first"):
-        case.open(model, ONE)
+        case.open(model_of(made, body), ONE)
 
 
 LAZY = {
@@ -227,16 +213,11 @@ LAZY = {
 
 @pytest.mark.parametrize(("made", "returned", "eager"), LAZY.values(), ids=LAZY)
 def test_what_a_first_call_only_makes_may_be_made_lazily(case, made, returned, eager):
-    model = f"""
-        def __init__(self):
-            super().__init__()
-            self.t, self.c = None, {{}}
-
-        def forward(self, x):
+    body = f"""
             {made}
             {returned}
     """
-    runner, runs = case.open(model, ONE), []
+    runner, runs = case.open(model_of("self.t, self.c = None, {}", body), ONE), []
     for _ in range(3):
         runs.append(torch.randn(2))
         assert torch.allclose(runner.run(x=runs[-1])["y"], eager(runs))
@@ -280,16 +261,8 @@ def test_an_input_may_be_kept_for_code_of_the_same_call(case, body):
     ids=["read before", "its data", "none at first", "in a list"],
 )
 def test_the_input_of_the_call_before_is_refused(case, made, body):
-    model = f"""
-        def __init__(self):
-            super().__init__()
-            {made}
-
-        def forward(self, x):
-            {body}
-    """
     with pytest.raises(GraphSpecError, match="region 'main'"):
-        case.open(model, ONE)
+        case.open(model_of(made, body), ONE)
 
 
 COLLECTED = {
@@ -302,15 +275,7 @@ COLLECTED = {
 
 @pytest.mark.parametrize("body", COLLECTED.values(), ids=COLLECTED)
 def test_what_every_call_collects_anew_is_warned_of_and_no_more(case, body):
-    model = f"""
-        def __init__(self):
-            super().__init__()
-            self.aux = []
-
-        def forward(self, x):
-            {body}
-    """
-    runner = case.open(model, ONE)
+    runner = case.open(model_of("self.aux = []", body), ONE)
     for _ in range(3):
         x = torch.randn(2)
         assert torch.allclose(runner.run(x=x)["y"], x + x.mean())
@@ -327,16 +292,8 @@ def test_what_every_call_collects_anew_is_warned_of_and_no_more(case, body):
     ids=["read before", "computed from the last", "growing", "growing numbers"],
 )
 def test_what_every_call_collects_from_the_last_one_is_refused(case, body):
-    model = f"""
-        def __init__(self):
-            super().__init__()
-            self.aux = [torch.zeros(2)]
-
-        def forward(self, x):
-            {body}
-    """
     with pytest.raises(GraphSpecError, match="region 'main'"):
-        case.open(model, ONE)
+        case.open(model_of("self.aux = [torch.zeros(2)]", body), ONE)
 
 
 MADE_ONCE = {
@@ -394,15 +351,7 @@ def test_what_is_made_once_and_kept_is_captured(case, made, first, returned):
 )
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
 def test_a_weight_computed_anew_in_every_call_is_captured(case, made):
-    model = f"""
-        def __init__(self):
-            super().__init__()
-            {made}
-
-        def forward(self, x):
-            return self.l(x[None])[0]
-    """
-    runner = case.open(model, ONE.replace("main: {", "main: {hooks: allow, "))
+    runner = case.open(model_of(made, "return self.l(x[None])[0]"), ONE.replace("main: {", "main: {hooks: allow, "))
     for _ in range(3):
         x = torch.randn(2)
         assert torch.allclose(runner.run(x=x)["y"], runner.model(x))
