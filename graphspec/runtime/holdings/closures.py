@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import dis
+import inspect
 import sysconfig
 import types
 from collections.abc import Iterable, Iterator
 
+#: Flags of code whose call may still be running: generators and coroutines.
+_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 
 
 def constant_cells(functions: Iterable[types.FunctionType]) -> frozenset[int]:
-    """The ids of cells that only the outermost function around them stores into, which has returned."""
+    """The ids of cells that only the call that made them stores into, which has returned."""
     found: set[int] = set()
+    chains: dict[types.CodeType, tuple[types.CodeType, ...]] = {}
     stored: dict[types.CodeType, frozenset[str]] = {}
     for function in functions:
         code = function.__code__
         if not function.__closure__ or not code.co_filename.startswith(_INSTALLED):
             continue
-        outer = _outermost(function)
-        if outer is None:
-            continue
-        if outer not in stored:
-            stored[outer] = frozenset(_stored_by_inner(outer))
-        cells = zip(code.co_freevars, function.__closure__, strict=True)
-        found.update(id(cell) for name, cell in cells if name not in stored[outer])
+        if code not in chains:
+            outer = _outermost(function)
+            chains[code] = () if outer is None else _nested(outer, code)
+        for name, cell in zip(code.co_freevars, function.__closure__, strict=True):
+            maker = next((around for around in reversed(chains[code]) if name in around.co_cellvars), None)
+            if maker is None or maker.co_flags & _SUSPENDED:
+                continue
+            if maker not in stored:
+                stored[maker] = frozenset(_stored_by_inner(maker))
+            if name not in stored[maker]:
+                found.add(id(cell))
     return frozenset(found)
 
 
@@ -36,6 +44,16 @@ def _outermost(function: types.FunctionType) -> types.CodeType | None:
     if isinstance(outer, types.FunctionType) and outer.__code__.co_filename == code.co_filename:
         return outer.__code__
     return None
+
+
+def _nested(outer: types.CodeType, wanted: types.CodeType) -> tuple[types.CodeType, ...]:
+    """The code around ``wanted``, from the outermost; empty where it is not in there."""
+    for inner in outer.co_consts:
+        if inner is wanted:
+            return (outer,)
+        if isinstance(inner, types.CodeType) and (found := _nested(inner, wanted)):
+            return (outer, *found)
+    return ()
 
 
 def _stored_by_inner(code: types.CodeType) -> Iterator[str]:

@@ -28,6 +28,7 @@ from graphspec.runtime.holdings.objects import same
 from graphspec.runtime.holdings.parts import VALUE_TYPES, is_library
 from graphspec.runtime.holdings.reach import Reach
 from graphspec.runtime.holdings.slots import MISSING, Part, Slot
+from graphspec.runtime.holdings.untouched import Tree
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _GUARDED = frozenset({"training", "_modules", "_parameters", "_buffers"})
@@ -72,6 +73,7 @@ class FrozenGuard:
         self._copies = watched.copies
         self._names = {*watched.names, "forward"}
         self._modules = [(name, vars(module), set(vars(module))) for name, module in watched.modules]
+        self._owners = [module for _, module in watched.modules]
         self._attributes = [own for _, own, _ in self._modules]
         self._counts = [len(own) for own in self._attributes]
         self._identities = self._expect()
@@ -88,6 +90,16 @@ class FrozenGuard:
         self._identities = self._expect()
         self._counts = [len(own) for own in self._attributes]
 
+    def watch(self, tree: Tree) -> None:
+        """Have a tree expect all that `check` looks at."""
+        self._identities.watch(tree)
+        for _, owner, length in self._sizes:
+            tree.length(owner, length)
+        for module, count in zip(self._owners, self._counts, strict=True):
+            tree.attributes(module, count)
+        if self._arrays or self._copies:
+            tree.otherwise(self._contents_hold)
+
     def _expect(self) -> Identities:
         identities = Identities()
         for slot, value in self._values:
@@ -101,11 +113,15 @@ class FrozenGuard:
                 and not any(self._empty)
                 and list(map(len, self._filled)) == self._lengths
                 and list(map(len, self._attributes)) == self._counts
-                and all(array.tobytes() == content for _, array, content in self._arrays)
-                and all(owner == copy for _, owner, copy in self._copies)
+                and self._contents_hold()
             )
         except Exception:  # noqa: BLE001 # a vanished place raises what its kind raises; the examination names it
             return False
+
+    def _contents_hold(self) -> bool:
+        return all(array.tobytes() == content for _, array, content in self._arrays) and all(
+            owner == copy for _, owner, copy in self._copies
+        )
 
     def _examine(self) -> Iterator[str]:
         for slot, before in self._values:
@@ -228,7 +244,8 @@ def _is_named(found: Reach, owner: Any, names: Collection[str]) -> bool:
     """Whether loaded code can get to a container: by a name that holds it, or what it is in, and so on up."""
     todo, seen = list(found.slots_of(owner)), set[int]()
     for slot in todo:  # grows while it is walked
-        if slot.kind == "cell" or slot.key in names:
+        # The key of an item is no way to it: what matters is whether something leads to what holds the item.
+        if slot.kind == "cell" or (slot.key in names if slot.kind != "item" else not slot.above):
             return True
         if slot.kind == "item" or isinstance(slot.owner, _HOLDERS):
             fresh = [above for above in slot.above if id(above) not in seen]

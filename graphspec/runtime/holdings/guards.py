@@ -10,14 +10,12 @@ Invariants:
 - A tensor held by several slots (tied weights) must still be in all of them.
 - The slots' owners and the tensors are held strongly, so an address cannot be reused unnoticed.
 
-Cost (benchmarks/guards.py): linear; one dict look-up and one identity a slot, one ``data_ptr`` and one C++ comparison
-of shape, strides and dtype a tensor. That comparison is torch._dynamo's own and private, hence proven when a guard is
-made and replaced by Python's where it is missing or fails the proof.
+The cost is linear (benchmarks/guards.py). Before most replays nothing of this runs: untouched.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -29,6 +27,7 @@ from graphspec.errors import GuardError
 from graphspec.runtime.holdings.identities import Identities
 from graphspec.runtime.holdings.slots import MISSING, Slot
 from graphspec.runtime.holdings.storages import Layout, layout_of, quiet
+from graphspec.runtime.holdings.untouched import Tree
 
 __all__ = ["Guard", "aliases"]
 
@@ -76,7 +75,7 @@ class Guard:
             self._others = [entry for entry in self._entries if not _is_plain(entry.tensor)]
             self._tensors = tuple(plain)
             self._pointers = [tensor.data_ptr() for tensor in plain]
-            self._same_layout = _layout_check(self._tensors)
+            self._layouts = [_layout(tensor) for tensor in plain]
         self._modules = tuple(modules)
         self._flag_owners = [vars(module) for _, module in self._modules]
         self._flags = [module.training for _, module in self._modules]
@@ -101,12 +100,21 @@ class Guard:
             hint = "call runner.recapture(), or put back what was there"
             raise GuardError(f"{self._subject} {' and '.join(parts)}", hint=hint)
 
+    def watch(self, tree: Tree) -> None:
+        """Have a tree expect all that `check` looks at."""
+        self._identities.watch(tree)
+        for (_, module), training in zip(self._modules, self._flags, strict=True):
+            tree.attribute(module, "training", training)
+        tree.tensors(self._tensors)
+        if self._others:
+            tree.otherwise(self._others_hold)
+
     def _holds(self) -> bool:
         try:
             return (
                 self._identities.hold()
                 and list(map(_pointer, self._tensors)) == self._pointers
-                and self._same_layout()
+                and list(map(_layout, self._tensors)) == self._layouts
                 and list(map(_training, self._flag_owners)) == self._flags
                 and (not self._others or self._others_hold())
             )
@@ -141,6 +149,11 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     if tensor.layout != torch.strided or hasattr(type(tensor), "__tensor_flatten__"):
         return False
     return isinstance(layout_of(tensor), Layout) and not tensor.is_quantized
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Shape, strides and dtype of a plain tensor."""
+    return tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _paths(slots: Iterable[Slot]) -> list[tuple[Slot, Any]]:
@@ -186,39 +199,3 @@ def _difference(before: tuple[Any, ...], now: tuple[Any, ...]) -> str | None:
 
 def _mode(training: bool) -> str:  # noqa: FBT001
     return "train" if training else "eval"
-
-
-def _layout_check(tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
-    """A check that shapes, strides and dtypes are as now: in C++ if it proves itself, else and otherwise in Python."""
-    layouts = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors]
-
-    def in_python() -> bool:
-        return [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors] == layouts
-
-    native = _native_check(tensors)
-    if native is None:
-        return in_python
-    # The C++ check also compares dispatch keys, which autocast and inference mode change: no reason to refuse.
-    return lambda: native(*tensors) or in_python()
-
-
-def _native_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
-    """torch._dynamo's comparison of tensors in C++, if it tells apart what it must on examples."""
-    try:
-        from torch._C._dynamo.guards import TensorGuards
-
-        def checker(*inputs: torch.Tensor) -> Callable[..., bool]:
-            sizes, strides = [list(one.shape) for one in inputs], [list(one.stride()) for one in inputs]
-            make: Any = TensorGuards  # its stub knows only flat sizes
-            check: Callable[..., bool] = make(*inputs, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
-            return check
-
-        square, row = torch.zeros(2, 2), torch.zeros(1, 2)
-        probe = checker(square, row)
-        accepts = probe(square, row)
-        wrong = (square.t(), square[:1], square.double(), square.expand(1, 2, 2), torch.zeros(2, 3)[:, :2])
-        if not accepts or any(probe(other, row) for other in wrong) or probe(square, row.expand(2, 2)):
-            return None
-        return checker(*tensors) if tensors else None
-    except Exception:  # noqa: BLE001 # private: whatever it raises, Python's comparison is there
-        return None

@@ -7,6 +7,7 @@ from operator import getitem, is_
 from typing import Any
 
 from graphspec.runtime.holdings.slots import Slot, attributes_of
+from graphspec.runtime.holdings.untouched import Tree
 
 
 @dataclass
@@ -63,6 +64,21 @@ class Identities:
             and all(map(is_, map(getattr, owners, names), values))
             and all(slot.get() is member for slot, member in self.sets)
         )
+
+    def watch(self, tree: Tree) -> None:
+        """Have a tree expect the same."""
+        rest = Identities(sets=self.sets)
+        for owner, key, expected in zip(*self.dicts, strict=True):
+            tree.entry(owner, key, expected)
+        for owner, name, expected in zip(*self.attributes, strict=True):
+            tree.attribute(owner, name, expected)
+        for sequence, place, expected in zip(*self.items, strict=True):
+            if type(sequence) is list:
+                tree.item(sequence, place, expected)
+            else:
+                rest.add(rest.items, sequence, place, expected)
+        if rest.items[0] or rest.sets:
+            tree.otherwise(rest.hold)
 
 
 def _is_plain_attribute(kind: type, key: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 
@@ -10,19 +10,67 @@ from graphspec.runtime.context import Context, GraphSet
 from graphspec.runtime.holdings.frozen import FrozenGuard, frozen
 from graphspec.runtime.holdings.guards import Guard
 from graphspec.runtime.holdings.reach import Slot, reach
+from graphspec.runtime.holdings.untouched import Tree, available
+
+#: How often a tree may be made anew before the guards run every time instead.
+PATIENCE = 64
 
 
-@dataclass(frozen=True)
 class Watchers:
-    """What is checked before every replay of one set of graphs."""
+    """What is checked before every replay of one set of graphs: first whether anything was touched, then what."""
 
-    addresses: Guard
-    host: FrozenGuard
+    def __init__(self, *guards: Guard | FrozenGuard) -> None:
+        self._guards = guards
+        self._restless: set[int] = set()
+        self._left = PATIENCE if available() else 0
+        self._tree: Tree | None = None
+        self._likely = self._unlikely = _never
+        self.check()
 
     def check(self) -> None:
         """Pass, or raise GuardError naming what moved or changed since capture."""
-        self.addresses.check()
-        self.host.check()
+        if self._holds(self._likely):
+            return
+        # Two trees, since what is expected of a tensor differs with the caller's inference mode and autocast.
+        self._likely, self._unlikely = self._unlikely, self._likely
+        if not self._holds(self._likely):
+            self._examine()
+
+    def _holds(self, untouched: Callable[[], bool]) -> bool:
+        try:
+            return untouched()
+        except Exception:  # noqa: BLE001 # a vanished place raises what its kind raises; the guards name it
+            return False
+
+    def _examine(self) -> None:
+        """Have the guards decide; what they pass is from now on what is expected."""
+        tree = self._fresh() if self._left else None  # before the guards, so that what comes in between is seen
+        for guard in self._guards:
+            guard.check()
+        if tree is None:
+            self._likely = self._unlikely = _never
+            return
+        self._left -= 1
+        self._tree = tree
+        self._likely = tree.build()
+
+    def _fresh(self) -> Tree | None:
+        try:
+            written = self._tree.written() if self._tree is not None else set()
+            if written:
+                self._restless |= written
+                self._unlikely = _never  # it expects the versions of before
+            tree = Tree(self._restless)
+            for guard in self._guards:
+                guard.watch(tree)
+        except Exception:  # noqa: BLE001 # private to torch: whatever it raises, the guards are there
+            self._left = 0
+            return None
+        return tree
+
+
+def _never() -> bool:
+    return False
 
 
 def guard_for(context: Context, graphs: GraphSet) -> Watchers:

@@ -1,0 +1,206 @@
+"""The tree that says "nothing was touched" never passes what the guards behind it refuse, and mostly spares them."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from graphspec.errors import GuardError
+from graphspec.runtime.holdings.frozen import FrozenGuard, frozen
+from graphspec.runtime.holdings.guards import Guard
+from graphspec.runtime.holdings.reach import reach
+from graphspec.runtime.holdings.untouched import available
+from graphspec.runtime.holdings.watchers import PATIENCE, Watchers
+
+NAMES = frozenset({"count", "scale", "items", "table", "shared", "options", "mode", "step"})
+
+
+class Base(nn.Module):
+    shared = 1
+
+
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.table = torch.ones(4)
+        self.count = 0
+        self.scale = 1.5
+        self.options = {"scale": 2, "mode": "fast"}
+        self.items = [1, [torch.ones(2), 3]]
+        self.plain = types.SimpleNamespace(step=1, scale=0.5)
+
+    def forward(self, x):
+        return self.fc(x) + self.table
+
+
+class Counting:
+    """A guard that counts how often it was asked."""
+
+    def __init__(self, guard):
+        self.guard, self.asked = guard, 0
+
+    def check(self):
+        self.asked += 1
+        self.guard.check()
+
+    def watch(self, tree):
+        self.guard.watch(tree)
+
+
+def guards_of(model):
+    found = reach({"model": model})
+    tensors = {id(tensor): tensor for _, tensor in found.tensors}
+    entries = [(found.slots_of(tensor), tensor) for tensor in tensors.values()]
+    return Counting(Guard(entries, found.modules)), Counting(FrozenGuard(frozen(found, NAMES, ())))
+
+
+@pytest.fixture
+def model():
+    return Net().eval()
+
+
+@pytest.fixture
+def watched(model):
+    guards = guards_of(model)
+    watchers = Watchers(*guards)
+    for guard in guards:
+        guard.asked = 0
+    return watchers, guards[0]
+
+
+def test_the_tree_of_this_torch_tells_apart_all_it_must():
+    assert available()
+
+
+def test_the_guards_are_not_asked_while_nothing_is_touched(watched):
+    watchers, guard = watched
+    for _ in range(100):
+        watchers.check()
+    assert guard.asked == 0
+
+
+def test_new_values_in_place_are_no_reason_to_ask(model, watched):
+    watchers, guard = watched
+    model.load_state_dict({name: value + 1 for name, value in model.state_dict().items()})
+    watchers.check()
+    assert guard.asked == 0
+
+
+def test_an_attribute_that_is_written_before_every_run_is_asked_about_once(model, watched):
+    watchers, guard = watched
+    for step in range(100):
+        model.unrelated = step
+        watchers.check()
+    assert guard.asked <= 2  # the attribute is new, then it is written
+
+
+def test_what_lies_beside_an_attribute_that_is_written_all_the_time_is_still_watched(model, watched):
+    watchers, _ = watched
+    for step in range(3):
+        model.unrelated = step
+        watchers.check()
+    model.count = 5
+    with pytest.raises(GuardError, match=r"model.count was 0 and is 5"):
+        watchers.check()
+    model.count = 0
+    watchers.check()
+    model.shared = 2
+    with pytest.raises(GuardError, match=r"model.shared was 1 and is 2"):
+        watchers.check()
+    del model.shared
+    watchers.check()
+    model.train()
+    with pytest.raises(GuardError, match="switched from eval to train"):
+        watchers.check()
+
+
+def test_a_caller_who_changes_modes_between_runs_is_asked_about_once_in_each(watched):
+    watchers, guard = watched
+    for _ in range(20):
+        with torch.inference_mode():
+            watchers.check()
+        watchers.check()
+    assert guard.asked == 1
+
+
+def test_a_model_that_never_rests_is_compared_by_the_guards_alone(model, watched):
+    watchers, guard = watched
+    runs = PATIENCE + 10
+    for _ in range(runs):
+        model.scale = float("1.5")  # equal, and another object each time
+        watchers.check()
+    assert guard.asked == runs
+    model.scale = 1.0
+    with pytest.raises(GuardError, match=r"model.scale was 1.5 and is 1.0"):
+        watchers.check()
+
+
+ACTIONS = {
+    "nothing": lambda model: None,
+    "scale": lambda model: setattr(model, "scale", float("1.5")),
+    "unrelated": lambda model: setattr(model, "unrelated", object()),
+    "no longer unrelated": lambda model: vars(model).pop("unrelated", None),
+    "count": lambda model: setattr(model, "count", model.count + 1),
+    "count back": lambda model: setattr(model, "count", 0),
+    "train": lambda model: model.train(),
+    "eval": lambda model: model.eval(),
+    "part in train": lambda model: model.norm.train(),
+    "option": lambda model: model.options.update(scale=3),
+    "option back": lambda model: model.options.update(scale=2),
+    "option more": lambda model: model.options.update(other=3),
+    "option less": lambda model: model.options.pop("other", None),
+    "item": lambda model: model.items.__setitem__(0, 2),
+    "item back": lambda model: model.items.__setitem__(0, 1),
+    "items more": lambda model: model.items.append(1),
+    "items less": lambda model: model.items.pop() if len(model.items) > 2 else None,  # noqa: PLR2004
+    "plain": lambda model: setattr(model.plain, "step", 2),
+    "plain back": lambda model: setattr(model.plain, "step", 1),
+    "hide": lambda model: setattr(model, "shared", 2),
+    "show": lambda model: vars(model).pop("shared", None),
+    "class": lambda model: setattr(Base, "shared", 2),
+    "class back": lambda model: setattr(Base, "shared", 1),
+    "between": lambda model: setattr(Net, "shared", 2),
+    "between back": lambda model: delattr(Net, "shared") if "shared" in vars(Net) else None,
+    "hook": lambda model: vars(model).__setitem__("hook", model.fc.register_forward_hook(lambda *_: None)),
+    "hook gone": lambda model: model.fc._forward_hooks.clear(),
+    "weight": lambda model: setattr(model.fc, "weight", nn.Parameter(model.fc.weight.detach().clone())),
+    "data": lambda model: setattr(model.fc.weight, "data", model.fc.weight.data.clone()),
+    "transposed": lambda model: setattr(model.fc.weight, "data", model.fc.weight.data.t()),
+    "values": lambda model: model.fc.weight.data.zero_(),
+    "frozen": lambda model: model.requires_grad_(requires_grad=False),
+    "dict": lambda model: setattr(model.fc, "__dict__", dict(vars(model.fc))),
+    "parameters": lambda model: setattr(model.fc, "_parameters", dict(model.fc._parameters)),
+    "table": lambda model: setattr(model, "table", model.table.clone()),
+    "nested": lambda model: model.items[1].reverse(),
+}
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(st.tuples(st.sampled_from(sorted(ACTIONS)), st.booleans()), max_size=12))
+def test_after_any_actions_the_verdict_is_that_of_the_guards_alone(actions):
+    model = Net().eval()
+    watchers, alone = Watchers(*guards_of(model)), guards_of(model)
+
+    def verdict(*guards):
+        try:
+            for guard in guards:
+                guard.check()
+        except GuardError as error:
+            return error.message
+        return None
+
+    try:
+        for action, inference in actions:
+            ACTIONS[action](model)
+            with torch.inference_mode(mode=inference):
+                assert verdict(watchers) == verdict(*alone)
+    finally:
+        ACTIONS["class back"](model)
+        ACTIONS["between back"](model)
