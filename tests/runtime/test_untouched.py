@@ -143,7 +143,7 @@ def test_a_model_that_never_rests_is_compared_by_the_guards_alone(model, watched
 
 
 ACTIONS = {
-    "nothing": lambda model: None,
+    "nothing": lambda _: None,
     "scale": lambda model: setattr(model, "scale", float("1.5")),
     "unrelated": lambda model: setattr(model, "unrelated", object()),
     "no longer unrelated": lambda model: vars(model).pop("unrelated", None),
@@ -159,15 +159,15 @@ ACTIONS = {
     "item": lambda model: model.items.__setitem__(0, 2),
     "item back": lambda model: model.items.__setitem__(0, 1),
     "items more": lambda model: model.items.append(1),
-    "items less": lambda model: model.items.pop() if len(model.items) > 2 else None,  # noqa: PLR2004
+    "items less": lambda model: model.items.pop() if len(model.items) > 2 else None,
     "plain": lambda model: setattr(model.plain, "step", 2),
     "plain back": lambda model: setattr(model.plain, "step", 1),
     "hide": lambda model: setattr(model, "shared", 2),
     "show": lambda model: vars(model).pop("shared", None),
-    "class": lambda model: setattr(Base, "shared", 2),
-    "class back": lambda model: setattr(Base, "shared", 1),
-    "between": lambda model: setattr(Net, "shared", 2),
-    "between back": lambda model: delattr(Net, "shared") if "shared" in vars(Net) else None,
+    "class": lambda _: setattr(Base, "shared", 2),
+    "class back": lambda _: setattr(Base, "shared", 1),
+    "between": lambda _: setattr(Net, "shared", 2),
+    "between back": lambda _: delattr(Net, "shared") if "shared" in vars(Net) else None,
     "hook": lambda model: vars(model).__setitem__("hook", model.fc.register_forward_hook(lambda *_: None)),
     "hook gone": lambda model: model.fc._forward_hooks.clear(),
     "weight": lambda model: setattr(model.fc, "weight", nn.Parameter(model.fc.weight.detach().clone())),

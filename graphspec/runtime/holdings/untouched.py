@@ -1,8 +1,8 @@
 """A quick answer to "was anything touched since the guards passed?", before every replay, in one call of C++.
 
-The guards compare some 500 places one by one in Python; right after a replay, with cold caches, that costs 14% of a
-replay of llama-decode. A Python dict has a version that every write changes, so one comparison answers for all that a
-dict holds, and torch.compile's own guard tree makes these comparisons in C++: 6%.
+The guards compare some 500 places one by one in Python; right after a replay, with cold caches, that costs 14 to 20% of
+a replay of llama-decode. A Python dict has a version that every write changes, so one comparison answers for all that a
+dict holds, and torch.compile's own guard tree makes these comparisons in C++: 6% (benchmarks/guards.py).
 
 Invariants:
 - `Tree` may only err towards "touched": what it rejects is examined by the guards, which decide.
@@ -34,6 +34,12 @@ _pointer = torch._C.TensorBase.data_ptr  # unbound: no look-up for each tensor
 _GROUP = 64
 
 
+class _Group(list[Any]):
+    """Values whose nodes have a common parent."""
+
+    node: Any = None
+
+
 class Tree:
     """Expectations, collected one by one; then `check`, made by `build`, says whether all of them hold.
 
@@ -48,8 +54,8 @@ class Tree:
         self._version = dict_version
         self._root: Any = RootGuardManager()
         self._kind = GuardManagerType.GUARD_MANAGER
-        self._asked: list[list[Any]] = []  # what the tree is asked about, in groups, each with its node
-        self._group: Any = None
+        self._asked: list[Any] = []  # what the tree is asked about, in groups
+        self._dicts, self._objects = _Group(), _Group()
         self._alive: list[Any] = []  # what is expected somewhere
         self._nodes: dict[int, Any] = {}
         self._versions: dict[int, tuple[dict[Any, Any], int]] = {}
@@ -126,6 +132,7 @@ class Tree:
         check, tensors, others = self._root.check, self._tensors, self._others
         asked = [*self._asked, self._alive]  # the last has no node: a check keeps alive what it knows by its id
         pointers = [tensor.data_ptr() for tensor in tensors]
+        check(asked)  # notes the versions
 
         def in_cpp() -> bool:
             return check(asked) and list(map(_pointer, tensors)) == pointers
@@ -140,22 +147,40 @@ class Tree:
         """The node that is given ``value``."""
         found = self._nodes.get(id(value))
         if found is None:
-            if not self._asked or len(self._asked[-1]) == _GROUP:
-                self._group = self._root.list_getitem_manager(len(self._asked), "", [], self._kind)
-                self._asked.append([])
-            found = self._group.list_getitem_manager(len(self._asked[-1]), "", value, self._kind)
+            self._objects, found = self._child(self._objects, value)
             self._nodes[id(value)] = found
-            self._asked[-1].append(value)
         return found
+
+    def _child(self, group: _Group, value: Any) -> tuple[_Group, Any]:
+        """A new node in this group, or in a new one if it is full; and the group."""
+        if not group or len(group) == _GROUP:
+            group = _Group()
+            group.node = self._root.list_getitem_manager(len(self._asked), "", group, self._kind)
+            self._asked.append(group)
+        group.append(value)
+        return group, group.node.list_getitem_manager(len(group) - 1, "", value, self._kind)
 
     def _own(self, owner: Any, own: dict[str, Any]) -> None:
         """Expect the owner's ``__dict__`` to be this one, untouched."""
         if self._is_new(id(owner), "own"):
-            self._same_version(self._node(owner).get_generic_dict_manager("", own, self._kind), own)
+            node = self._node(owner).get_generic_dict_manager("", own, self._kind)
+            _leaf(node.add_id_match_guard, id(own))
+            self._untouched(own)
 
     def _untouched(self, mapping: dict[Any, Any]) -> None:
-        if self._is_new(id(mapping), "entries"):
-            self._same_version(self._node(mapping), mapping)
+        """Expect nothing to be written to a dict."""
+        if not self._is_new(id(mapping), "untouched"):
+            return
+        self._dicts, node = self._child(self._dicts, mapping)
+        _leaf(node.add_dict_version_guard, mapping)
+        self._versions[id(mapping)] = (mapping, self._version(mapping))
+        if hasattr(node, "mark_tag_safe"):
+            # What torch.compile calls tag safe: as long as the versions of all dicts in the group are those of the last
+            # check, its nodes are not visited.
+            node.mark_tag_safe()
+            if len(self._dicts) == 1:
+                self._dicts.node.mark_tag_safe()
+                self._dicts.node.mark_tag_safe_root()
 
     def _of_class(self, kind: type, key: str) -> bool:
         """Expect the classes that decide about an attribute to be untouched, if nothing else decides."""
@@ -165,10 +190,6 @@ class Tree:
         for each in dicts:
             self._untouched(each)
         return True
-
-    def _same_version(self, node: Any, mapping: dict[Any, Any]) -> None:
-        _leaf(node.add_dict_version_guard, mapping)
-        self._versions[id(mapping)] = (mapping, self._version(mapping))
 
     def _matches(self, child: Callable[..., Any], key: Any, expected: Any) -> None:
         _leaf(child(key, "", expected, self._kind).add_id_match_guard, id(expected))

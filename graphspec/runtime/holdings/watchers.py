@@ -20,7 +20,7 @@ class Watchers:
     """What is checked before every replay of one set of graphs: first whether anything was touched, then what."""
 
     def __init__(self, *guards: Guard | FrozenGuard) -> None:
-        self._guards = guards
+        self.guards = guards
         self._restless: set[int] = set()
         self._left = PATIENCE if available() else 0
         self._tree: Tree | None = None
@@ -45,7 +45,7 @@ class Watchers:
     def _examine(self) -> None:
         """Have the guards decide; what they pass is from now on what is expected."""
         tree = self._fresh() if self._left else None  # before the guards, so that what comes in between is seen
-        for guard in self._guards:
+        for guard in self.guards:
             guard.check()
         if tree is None:
             self._likely = self._unlikely = _never
@@ -61,7 +61,7 @@ class Watchers:
                 self._restless |= written
                 self._unlikely = _never  # it expects the versions of before
             tree = Tree(self._restless)
-            for guard in self._guards:
+            for guard in self.guards:
                 guard.watch(tree)
         except Exception:  # noqa: BLE001 # private to torch: whatever it raises, the guards are there
             self._left = 0
