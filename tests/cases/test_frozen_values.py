@@ -1145,6 +1145,7 @@ def test_a_host_value_that_a_function_called_back_by_torch_loads_is_guarded(case
         runner.run(x=x)
 
 
+SET = "import os; os.environ['GRAPHSPEC_CASE'] = '3'"
 CHANGED_LATER = {
     "an entry added to a dict": ("self.d = {'a': 2.0}", "sum(v for v in self.d.values()) * x", "m.d['b'] = 5.0"),
     "keyword arguments": ("self.kw = {}", "F.leaky_relu(-x, **self.kw)", "m.kw['negative_slope'] = 0.5"),
@@ -1166,17 +1167,64 @@ CHANGED_LATER = {
     "a function in a registry": ("pass", "REG['a'](x)", "g['REG']['a'] = torch.neg"),
     "the forward of a module": ("self.l = nn.Linear(4, 4)", "self.l(x)", "m.l.forward = lambda v: v * 7"),
     "its own forward": ("pass", "x * 2", "m.forward = lambda v: v * 7"),
+    "arguments of a command line": ("self.c = argparse.Namespace(n=2)", "x * self.c.n", "m.c.n = 3"),
+    "an argument that was not given": ("self.c = argparse.Namespace()", "x * getattr(self.c, 'n', 2)", "m.c.n = 3"),
+    "a UserDict": ("self.c = collections.UserDict(n=2)", "x * self.c['n']", "m.c['n'] = 3"),
+    "a UserList": ("self.c = collections.UserList([2])", "x * self.c[0]", "m.c[0] = 3"),
+    "another UserList inside": ("self.c = collections.UserList([2])", "x * self.c[0]", "m.c.data = [3]"),
+    "a chain of dicts": ("self.c = collections.ChainMap({'n': 2})", "x * self.c['n']", "m.c['n'] = 3"),
+    "a queue": ("self.c = queue.Queue(); self.c.put(2)", "x * self.c.queue[0]", "m.c.queue[0] = 3"),
+    "a configuration file": (
+        "self.c = configparser.ConfigParser(); self.c['a'] = {'n': '2'}", "x * int(self.c['a']['n'])",
+        "m.c['a']['n'] = '3'",
+    ),
+    "a decimal": ("self.c = decimal.Decimal(2)", "x * float(self.c)", "m.c = type(m.c)(3)"),
+    "a fraction": ("self.c = fractions.Fraction(2)", "x * float(self.c)", "m.c = type(m.c)(3)"),
+    "a duration": ("self.c = datetime.timedelta(2)", "x * self.c.days", "m.c = type(m.c)(3)"),
+    "an array of Python": ("self.c = array.array('d', [2.0])", "x * self.c[0]", "m.c[0] = 3.0"),
+    "bytes that can be written": ("self.c = bytearray([2])", "x * self.c[0]", "m.c[0] = 3"),
+    "a weak dict": (
+        "self.c = weakref.WeakKeyDictionary(); self.k = Key(); self.c[self.k] = 2", "x * self.c[self.k]",
+        "m.c[m.k] = 3",
+    ),
+    "an object of a library": ("self.c = operator.itemgetter(0)", "x * self.c((2, 3))", "m.c = type(m.c)(1)"),
+    "a function in a closure": ("f = torch.relu; self.put, self.c = cells(f)", "self.c(x - 1)", "m.put(torch.neg)"),
+    "a default": ("self.c = default", "x * self.c()", "m.c.__defaults__ = (3.0,)"),
+    "a default of a keyword": ("self.c = keyword", "x * self.c()", "m.c.__kwdefaults__['n'] = 3.0"),
+    "an environment variable": ("os.environ['GRAPHSPEC_CASE'] = '2'", "x * int(os.environ['GRAPHSPEC_CASE'])", SET),
+    "one that was not set": (
+        "os.environ.pop('GRAPHSPEC_CASE', None)", "x * int(os.getenv('GRAPHSPEC_CASE', '2'))", SET,
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.case("C62")
 @pytest.mark.parametrize(("made", "returned", "change"), CHANGED_LATER.values(), ids=CHANGED_LATER)
-def test_what_captured_code_reads_on_the_host_may_not_change_later_in_whatever_it_is_kept(case, made, returned, change):
+def test_what_captured_code_reads_on_the_host_may_not_change_later_in_whatever_it_is_kept(
+    case, made, returned, change, monkeypatch
+):
+    monkeypatch.setenv("GRAPHSPEC_CASE", "")
     model = f"""
-        import functools
+        import argparse, array, collections, configparser, datetime, decimal, fractions, functools, operator, os, queue
+        import weakref
         import numpy
 
         REG = {{"a": torch.relu}}
+
+        class Key:
+            pass
+
+        def default(n=2.0):
+            return n
+
+        def keyword(*, n=2.0):
+            return n
+
+        def cells(function):
+            def put(other):
+                nonlocal function
+                function = other
+            return put, lambda x: function(x)
 
         class Model(nn.Module):
             def __init__(self):
@@ -1217,3 +1265,41 @@ def test_an_attribute_that_a_getattribute_gives_from_elsewhere_is_watched_as_it_
     runner = case.open(model, SPEC)
     x = torch.randn(4)
     assert torch.equal(runner.run(x=x)["y"], x * 4)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "m.number = Decimal('2.0')",
+        "m.options.n = int('1000')",
+        "m.words.data['n'] = 2",
+        "m.numbers[0] = 2.0",
+        "m.options.unread = m.unread = 1",
+        "os.environ['GRAPHSPEC_CASE'] = '2'",
+        "os.environ['GRAPHSPEC_OTHER'] = '2'",
+        "m.clock = type(m.clock)()",
+    ],
+)
+def test_host_values_that_are_written_and_stay_equal_or_are_not_read_are_not_refused(case, change, monkeypatch):
+    monkeypatch.setenv("GRAPHSPEC_CASE", "2")
+    monkeypatch.setenv("GRAPHSPEC_OTHER", "1")
+    model = """
+        import argparse, array, collections, os, threading
+        from decimal import Decimal
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.number, self.options = Decimal("2"), argparse.Namespace(n=1000)
+                self.words, self.numbers = collections.UserDict(n=2), array.array("d", [2.0])
+                self.clock = threading.Event()
+
+            def forward(self, x):
+                factor = float(self.number) * self.options.n * self.words["n"] * self.numbers[0]
+                return x * factor * int(os.environ["GRAPHSPEC_CASE"])
+    """
+    runner = case.open(model, SPEC)
+    x = torch.rand(4)
+    for _ in range(3):
+        exec(change, dict(type(runner.model).forward.__globals__, m=runner.model))  # noqa: S102
+        assert torch.equal(runner.run(x=x)["y"], runner.model(x))

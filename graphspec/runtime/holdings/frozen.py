@@ -2,8 +2,9 @@
 
 Which attributes a call reads cannot be seen from outside, but which names its code loads can. So everything of the
 model that is reachable under a loaded name of code that ran is watched: numbers and text by value, other objects by
-identity, containers by their length too, submodules, hooks and methods put on a module always. That may refuse a change
-of another object's attribute of the same name. What is too large to be compared on every run is warned of.
+identity, containers by their length too, submodules, hooks and methods put on a module always. Functions in globals and
+methods of classes are among it. That may refuse a change of another object's attribute of the same name. What is too
+large to be compared on every run is warned of.
 
 What an eager region of the same spec changes on its runs is left out: it is told from a frozen value by the two
 dry runs (proof.py).
@@ -11,52 +12,54 @@ dry runs (proof.py).
 
 from __future__ import annotations
 
+import argparse
 import functools
+import os
 import types
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from graphspec.errors import GuardError
-from graphspec.runtime.holdings.closures import constant_cells
+from graphspec.runtime.holdings.closures import constant_cells, is_installed
 from graphspec.runtime.holdings.identities import Identities
 from graphspec.runtime.holdings.objects import same
-from graphspec.runtime.holdings.parts import VALUE_TYPES, is_library
+from graphspec.runtime.holdings.parts import DATA_CLASSES, VALUE_TYPES, is_library
 from graphspec.runtime.holdings.reach import Reach
 from graphspec.runtime.holdings.slots import MISSING, Part, Slot
 from graphspec.runtime.holdings.untouched import Tree
 
+_CALLED_BY_TORCH = frozenset({"forward", "__call__"})
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _GUARDED = frozenset({"training", "_modules", "_parameters", "_buffers"})
 _CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
-_CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
-_PYTHON = (list, dict, set, tuple, frozenset, types.SimpleNamespace)
-_WATCHED = (*VALUE_TYPES, *_PYTHON, np.generic, np.ndarray, torch.Generator)
+_DEFAULTS = ("__defaults__", "__kwdefaults__")
+_NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
 _LARGEST_ARRAY = 1 << 16  # bytes that are compared on every run
 _LONGEST = 1024  # items of one container that are watched one by one
 _LONGEST_COPY = 1 << 16  # items of one container that are compared at all
-_HOLDERS = (functools.partial, types.MethodType, types.SimpleNamespace)
+_HOLDERS = (functools.partial, types.MethodType, *DATA_CLASSES)
 
 
 @dataclass(frozen=True)
 class Frozen:
     """``values`` must still be found in their slots, ``sizes`` must keep their length, ``arrays`` their bytes.
 
-    ``copies`` are long containers, compared as wholes. ``modules`` must get no attribute that is among ``names``.
-    ``walks``: dicts must not grow either. ``unwatched`` are too large for any of this.
+    ``copies`` are long containers, compared as wholes. ``owners``, modules and other objects and classes, must get no
+    attribute that is among ``names``, and stay what they are. ``walks``: dicts must not grow either. ``unwatched`` are
+    too large for any of this.
     """
 
     names: Collection[str]
     walks: bool
     values: list[tuple[Slot, Any]] = field(default_factory=list)
     sizes: list[tuple[str, Any]] = field(default_factory=list)
-    arrays: list[tuple[str, Any]] = field(default_factory=list)
+    arrays: list[Part] = field(default_factory=list)
     copies: list[tuple[str, Any, Any]] = field(default_factory=list)
-    modules: list[tuple[str, nn.Module]] = field(default_factory=list)
+    owners: list[tuple[str, Any]] = field(default_factory=list)
     unwatched: list[str] = field(default_factory=list)
 
 
@@ -69,13 +72,13 @@ class FrozenGuard:
         self._empty = [owner for _, owner, length in self._sizes if not length]
         self._filled = [owner for _, owner, length in self._sizes if length]
         self._lengths = [len(owner) for owner in self._filled]
-        self._arrays = [(name, array, array.tobytes()) for name, array in watched.arrays]
+        self._arrays = [(part, part.read()) for part in watched.arrays]
         self._copies = watched.copies
-        self._names = {*watched.names, "forward"}
-        self._modules = [(name, vars(module), set(vars(module))) for name, module in watched.modules]
-        self._owners = [module for _, module in watched.modules]
-        self._attributes = [own for _, own, _ in self._modules]
-        self._counts = [len(own) for own in self._attributes]
+        self._names = {*watched.names, *_CALLED_BY_TORCH}
+        self._owners = [(name, owner, type(owner), set(vars(owner))) for name, owner in watched.owners]
+        self._kinds = [kind for _, _, kind, _ in self._owners]
+        self._counts = self._counted()
+        self._variables = _variables(watched.names)
         self._identities = self._expect()
 
     def check(self) -> None:
@@ -88,15 +91,19 @@ class FrozenGuard:
             raise GuardError(message, hint="call runner.recapture(), or put back what was there")
         self._values = [(slot, slot.get()) for slot, _ in self._values]  # equal values in other objects
         self._identities = self._expect()
-        self._counts = [len(own) for own in self._attributes]
+        self._counts = self._counted()
 
     def watch(self, tree: Tree) -> None:
         """Have a tree expect all that `check` looks at."""
         self._identities.watch(tree)
         for _, owner, length in self._sizes:
             tree.length(owner, length)
-        for module, count in zip(self._owners, self._counts, strict=True):
-            tree.attributes(module, count)
+        for (_, owner, kind, _), count in zip(self._owners, self._counts, strict=True):
+            tree.attributes(owner, count)
+            if not isinstance(owner, type):
+                tree.kind(owner, kind)
+        if self._variables:
+            tree.unwritten(os.environ._data, self._variables_hold)  # type: ignore[attr-defined]
         if self._arrays or self._copies:
             tree.otherwise(self._contents_hold)
 
@@ -112,16 +119,24 @@ class FrozenGuard:
                 self._identities.hold()
                 and not any(self._empty)
                 and list(map(len, self._filled)) == self._lengths
-                and list(map(len, self._attributes)) == self._counts
+                and [type(owner) for _, owner, _, _ in self._owners] == self._kinds
+                and self._counted() == self._counts
                 and self._contents_hold()
+                and self._variables_hold()
             )
         except Exception:  # noqa: BLE001 # a vanished place raises what its kind raises; the examination names it
             return False
 
+    def _counted(self) -> list[int]:
+        return [len(vars(owner)) for _, owner, _, _ in self._owners]
+
     def _contents_hold(self) -> bool:
-        return all(array.tobytes() == content for _, array, content in self._arrays) and all(
+        return all(part.read() == content for part, content in self._arrays) and all(
             owner == copy for _, owner, copy in self._copies
         )
+
+    def _variables_hold(self) -> bool:
+        return all(os.environ.get(name) == value for name, value in self._variables.items())
 
     def _examine(self) -> Iterator[str]:
         for slot, before in self._values:
@@ -129,21 +144,28 @@ class FrozenGuard:
             if now is MISSING:
                 yield f"{slot.name} was deleted"
             elif not same(before, now):
-                yield f"{slot.name} was {_shown(before)} and is {_shown(now)}"
-        for name, own, before in self._modules:
+                yield f"{slot.name} was {_shown(before)} and is {_shown(now, other=_shown(before))}"
+        for name, owner, kind, before in self._owners:
+            if type(owner) is not kind:
+                yield f"{name} was a {kind.__name__} and is {_shown(owner, other=f'a {kind.__name__}')}"
+            added = {key: value for key, value in vars(owner).items() if key in self._names and key not in before}
             yield from (
-                f"{name}.{key} was added, as {_shown(own[key])}"
-                for key in own
-                if key in self._names and key not in before and not _is_wrapper_of_torch(own[key])
+                f"{name}.{key} was added, as {_shown(value)}"
+                for key, value in added.items()
+                if not _is_wrapper_of_torch(value)
             )
         yield from self._examine_containers()
+
+        for name, value in self._variables.items():
+            if os.environ.get(name) != value:
+                yield f"the environment variable {name} was {_shown(value)} and is {_shown(os.environ.get(name))}"
 
     def _examine_containers(self) -> Iterator[str]:
         for name, owner, length in self._sizes:
             if len(owner) != length:
                 what = "hook" if "hooks" in name else "item"
                 yield f"{name} had {length} {what}{'s' * (length != 1)} and has {len(owner)}"
-        yield from (f"the numbers in {name} changed" for name, array, old in self._arrays if array.tobytes() != old)
+        yield from (f"the numbers in {part.name} changed" for part, old in self._arrays if part.read() != old)
         yield from (f"the items of {name} changed" for name, owner, old in self._copies if owner != old)
 
 
@@ -157,9 +179,11 @@ def frozen(found: Reach, names: Collection[str], moving: Collection[str], *, wal
     for name, module in found.modules:
         own = vars(module)
         result.sizes.extend((f"{name}.{hooks}", own[hooks]) for hooks in _HOOKS)
-        result.modules.append((name, module))
         if isinstance(module, _CONTAINERS):
             result.sizes.append((name, own["_modules"]))
+    result.owners.extend(_owners(found))
+    called = [slot for slot in found.called if slot.key in names or slot.key in _CALLED_BY_TORCH]
+    result.values.extend((slot, slot.get()) for slot in (*called, *_codes(found)) if slot.name not in moving)
     constants = constant_cells(found.functions())
     for part in found.parts:
         if id(part.owner) in constants or isinstance(part.owner, tuple):
@@ -171,11 +195,36 @@ def frozen(found: Reach, names: Collection[str], moving: Collection[str], *, wal
     return result
 
 
+def _owners(found: Reach) -> Iterator[tuple[str, Any]]:
+    """Everything that has attributes: modules and other objects, and their classes."""
+    for part in found.parts:
+        owner = part.owner
+        known = isinstance(owner, (nn.Module, *_NAMESPACES)) or not is_library(type(owner).__module__)
+        if part.kind == "attributes" and known:
+            yield part.name, owner
+    yield from ((kind.__name__, kind) for kind in found.classes)
+
+
+def _codes(found: Reach) -> Iterator[Slot]:
+    """What a tool that reloads edited files puts into functions that are there already. Libraries are not edited."""
+    for function in found.functions():
+        if not is_installed(function.__code__):
+            name = found.slots_of(function)[0].name
+            yield from (Slot(f"{name}.{key}", function, key, "attribute") for key in ("__code__", *_DEFAULTS))
+
+
+def _variables(names: Collection[str]) -> dict[str, str | None]:
+    """The environment variables that loaded code may ask for, those that are not set included."""
+    if not {"environ", "getenv"} & set(names):
+        return {}
+    return {name: os.environ.get(name) for name in names if name.isupper() or name in os.environ}
+
+
 def _watch_container(result: Frozen, found: Reach, part: Part, moving: Collection[str]) -> None:
     owner = part.owner
     if part.kind == "array":
-        if owner.nbytes <= _LARGEST_ARRAY:
-            result.arrays.append((part.name, owner))
+        if len(owner) * getattr(owner, "itemsize", 1) <= _LARGEST_ARRAY >= getattr(owner, "nbytes", 0):
+            result.arrays.append(part)
         else:
             result.unwatched.append(part.name)
         return
@@ -193,7 +242,7 @@ def _watch_container(result: Frozen, found: Reach, part: Part, moving: Collectio
         result.sizes.append((part.name, owner))
     for key, value in content.items():
         slot = part.slot(key, found.label(key), ())
-        if slot.name not in moving and _is_frozen(value, function=True):
+        if slot.name not in moving and _is_frozen(value):
             result.values.append((slot, value))
 
 
@@ -201,29 +250,27 @@ def _slots(found: Reach, part: Part, names: Collection[str]) -> Iterator[tuple[S
     content = part.read()
     if part.kind in ("modules", "cell"):
         keys = list(content)
+    elif part.kind == "attributes" and isinstance(part.owner, DATA_CLASSES) and not isinstance(part.owner, _NAMESPACES):
+        keys = list(content) if _is_named(found, part.owner, names) else []
     elif part.kind in ("attributes", "fields", "class", "globals"):
         keys = [key for key in content if key in names and key not in _GUARDED and not str(key).startswith("__")]
     else:
         return
     for key in keys:
-        if _is_frozen(content[key], function=part.kind == "attributes"):
+        if _is_frozen(content[key]):
             yield part.slot(key, found.label(key), ()), content[key]
     if part.kind == "attributes":
         yield from _inherited(part, content, names)
 
 
-def _is_frozen(value: Any, *, function: bool) -> bool:
+def _is_frozen(value: Any) -> bool:
     """Whether another object in this place could change what a call does, and nothing else watches for it.
 
-    Tensors, and modules that hold some, are guarded by address; functions count where an instance holds them.
+    Tensors, and modules that hold some, are guarded by address.
     """
-    if isinstance(value, torch.Tensor):
-        return False
     if isinstance(value, nn.Module):
         return not any(True for _ in value.parameters()) and not any(True for _ in value.buffers())
-    if isinstance(value, _CODE):
-        return function
-    return isinstance(value, _WATCHED) or not is_library(type(value).__module__)
+    return not isinstance(value, torch.Tensor)
 
 
 def _inherited(part: Part, own: Collection[str], names: Collection[str]) -> Iterator[tuple[Slot, Any]]:
@@ -234,7 +281,7 @@ def _inherited(part: Part, own: Collection[str], names: Collection[str]) -> Iter
             continue
         for key, value in vars(kind).items():
             plain = not key.startswith("__") and not hasattr(type(value), "__get__")
-            if plain and key in names and key not in seen and _is_frozen(value, function=False):
+            if plain and key in names and key not in seen and _is_frozen(value):
                 slot = Slot(f"{part.name}.{key}", part.owner, key, "attribute")
                 yield slot, slot.get()  # which `__getattribute__` may give from elsewhere
             seen.add(key)
@@ -246,6 +293,8 @@ def _is_named(found: Reach, owner: Any, names: Collection[str]) -> bool:
     for slot in todo:  # grows while it is walked
         # The key of an item is no way to it: what matters is whether something leads to what holds the item.
         if slot.kind == "cell" or (slot.key in names if slot.kind != "item" else not slot.above):
+            return True
+        if isinstance(slot.owner, types.FunctionType) and slot.key in _DEFAULTS:
             return True
         if slot.kind == "item" or isinstance(slot.owner, _HOLDERS):
             fresh = [above for above in slot.above if id(above) not in seen]
@@ -259,6 +308,8 @@ def _is_wrapper_of_torch(value: Any) -> bool:
     return isinstance(value, types.FunctionType) and is_library(value.__module__)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, other: str = "") -> str:
+    """A value in a message, or what it is; another one of the kind where ``other`` reads the same."""
     text = repr(value) if isinstance(value, (int, float, complex, bool, str, type(None), tuple)) else ""
-    return text if text and len(text) <= 40 else f"a {type(value).__name__}"  # noqa: PLR2004
+    shown = text if text and len(text) <= 40 else f"a {type(value).__name__}"  # noqa: PLR2004
+    return f"another {type(value).__name__}" if shown == other else shown

@@ -12,11 +12,12 @@ from graphspec.runtime.holdings.untouched import Tree
 
 @dataclass
 class Identities:
-    """(owners, keys, expected objects) by the way a value is fetched: dict entry, list item, attribute, set member."""
+    """(owners, keys, expected objects) by the way a value is fetched: dict entry, list item, attribute, and so on."""
 
     dicts: tuple[list[Any], list[Any], list[Any]] = field(default_factory=lambda: ([], [], []))
     items: tuple[list[Any], list[Any], list[Any]] = field(default_factory=lambda: ([], [], []))
     attributes: tuple[list[Any], list[Any], list[Any]] = field(default_factory=lambda: ([], [], []))
+    classes: tuple[list[Any], list[Any], list[Any]] = field(default_factory=lambda: ([], [], []))
     sets: list[tuple[Slot, Any]] = field(default_factory=list)
     seen: set[tuple[int, int]] = field(default_factory=set)
 
@@ -30,7 +31,9 @@ class Identities:
         owner, holder = slot.owner, slot.holder()
         if isinstance(owner, tuple | frozenset):
             return  # cannot change
-        if holder is None:
+        if isinstance(owner, type):
+            self.add(self.classes, owner, slot.key, expected)
+        elif holder is None:
             self.add(self.attributes, owner, slot.key, expected)
         elif holder is owner and isinstance(holder, dict):
             self.add(self.dicts, holder, slot.key, expected)
@@ -58,10 +61,12 @@ class Identities:
         dicts, keys, entries = self.dicts
         lists, places, items = self.items
         owners, names, values = self.attributes
+        classes, members, found = self.classes
         return (
             all(map(is_, map(dict.get, dicts, keys), entries))
             and all(map(is_, map(getitem, lists, places), items))
             and all(map(is_, map(getattr, owners, names), values))
+            and all(map(is_, map(getitem, map(vars, classes), members), found))
             and all(slot.get() is member for slot, member in self.sets)
         )
 
@@ -72,6 +77,8 @@ class Identities:
             tree.entry(owner, key, expected)
         for owner, name, expected in zip(*self.attributes, strict=True):
             tree.attribute(owner, name, expected)
+        for kind, name, expected in zip(*self.classes, strict=True):
+            tree.member(kind, name, expected)
         for sequence, place, expected in zip(*self.items, strict=True):
             if type(sequence) is list:
                 tree.item(sequence, place, expected)

@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import array
 import functools
 import numbers
 import sys
@@ -280,8 +281,7 @@ def _write(part: Part, now: dict[Any, Any], target: dict[Any, Any]) -> None:
         set.clear(part.owner)
         set.update(part.owner, target)
     elif part.kind == "array":
-        array = part.owner
-        array[...] = sys.modules["numpy"].frombuffer(target["bytes"], array.dtype).reshape(array.shape)
+        _write_array(part.owner, target["bytes"])
     else:
         _write_fields(part, now, target)
 
@@ -295,6 +295,15 @@ def _write_mapping(mapping: dict[Any, Any], now: dict[Any, Any], target: dict[An
     for key, value in target.items():
         if key not in now or now[key] is not value:
             base.__setitem__(mapping, key, value)
+
+
+def _write_array(owner: Any, content: bytes) -> None:
+    if isinstance(owner, bytearray):
+        owner[:] = content
+    elif isinstance(owner, array.array):
+        owner[:] = array.array(owner.typecode, content)
+    else:
+        owner[...] = sys.modules["numpy"].frombuffer(content, owner.dtype).reshape(owner.shape)
 
 
 def _write_sequence(owner: Any, values: Iterable[Any]) -> None:

@@ -6,14 +6,24 @@ are data.
 
 from __future__ import annotations
 
+import argparse
+import array
+import configparser
 import enum
 import functools
+import queue
+import re
 import sys
 import sysconfig
 import threading
 import types
-from collections import deque
+import weakref
+from collections import ChainMap, UserDict, UserList, UserString, deque
 from collections.abc import Iterator, Mapping
+from datetime import date, time, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import PurePath
 from typing import Any, cast
 
 import torch
@@ -24,7 +34,12 @@ from graphspec.runtime.holdings.slots import Part, PartKind, attributes_of
 #: Values with nothing inside, compared by value.
 VALUE_TYPES = (
     int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout,
-    torch.Size, slice, range, type(Ellipsis),
+    torch.Size, slice, range, type(Ellipsis), Decimal, Fraction, date, time, timedelta, PurePath,
+)  # fmt: skip
+#: Classes of the standard library whose objects are nothing but what they hold.
+DATA_CLASSES = (
+    argparse.Namespace, UserDict, UserList, UserString, ChainMap, queue.Queue, configparser.RawConfigParser,
+    configparser.SectionProxy, weakref.WeakKeyDictionary, types.SimpleNamespace,
 )  # fmt: skip
 _LEAVES = frozenset(VALUE_TYPES)
 _MODULE_DICTS = {"_parameters": "parameters", "_buffers": "buffers", "_modules": "modules"}
@@ -32,7 +47,7 @@ _STDLIB = sysconfig.get_path("stdlib")
 _LIBRARIES = frozenset({"torch", "torch_npu", "torchair", "numpy", "graphspec"})
 _DATA_OF_LIBRARIES = ("torch.nn.", "torch.optim.", "torch.amp.", "torch.cuda.amp.", "torch_npu.npu.amp")
 _CONTAINERS: Any = dict | list | tuple | set | frozenset | deque
-_PLAIN: Any = types.MethodType | functools.partial | types.SimpleNamespace
+_PLAIN: Any = types.MethodType | functools.partial
 _NEVER = (type, types.ModuleType, types.CodeType, types.FrameType, threading.Thread, enum.Enum)
 
 #: What built-in objects are made of: (types, kind of the part, its keys).
@@ -51,7 +66,9 @@ def is_leaf(value: Any) -> bool:
     kind = type(value)
     if kind in _LEAVES or isinstance(value, _NEVER):
         return True
-    if isinstance(value, torch.Tensor | nn.Module | torch.optim.Optimizer | _CONTAINERS | _PLAIN) or is_array(value):
+    if isinstance(value, torch.Tensor | nn.Module | torch.optim.Optimizer | _CONTAINERS | _PLAIN):
+        return False
+    if isinstance(value, DATA_CLASSES) or is_array(value):
         return False
     if isinstance(value, types.FunctionType):
         return is_library(value.__module__)
@@ -62,7 +79,9 @@ def is_leaf(value: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """Whether this is a numpy array of numbers, without importing numpy."""
+    """Whether this is nothing but numbers in memory: an array, of numpy (which is not imported here) or of Python."""
+    if isinstance(value, bytearray | array.array):
+        return True
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject
 
@@ -139,6 +158,8 @@ def code_parts(function: types.FunctionType, name: str) -> Iterator[Part]:
 
 
 def _globals_part(namespace: Mapping[str, Any], module: str, names: tuple[str, ...]) -> Part:
+    # A file of the user's is imported under a name of graphspec's own.
+    module = re.sub(r"^graphspec_model_[0-9a-f]+_(\w+)$", r"\1.py", module)
     return Part(module, namespace, "globals", tuple(key for key in names if key in namespace))
 
 

@@ -41,6 +41,9 @@ class Reach:
     modules: tuple[tuple[str, nn.Module], ...]
     generators: tuple[tuple[str, torch.Generator], ...]
     parts: tuple[Part, ...] = field(repr=False)
+    #: Where code looks up what it calls: methods of classes, functions and layers of torch.
+    called: tuple[Slot, ...] = field(repr=False)
+    classes: tuple[type, ...] = field(repr=False)
     _slots: Mapping[int, tuple[object, list[Slot]]] = field(repr=False)
     _storages: Mapping[StorageWeakRef, list[Slot]] = field(repr=False)
 
@@ -93,8 +96,10 @@ class _Walk:
         self.modules: list[tuple[str, nn.Module]] = []
         self.generators: list[tuple[str, torch.Generator]] = []
         self.parts: list[Part] = []
+        self.called: list[Slot] = []
         self.globals_seen: set[tuple[int, str]] = set()
         self.names: set[str] = set(_ENTRY_POINTS)
+        self.layers: set[type] = set()
         self.classes: dict[type, _ClassEntry] = {}
 
     def run(self) -> None:
@@ -124,6 +129,7 @@ class _Walk:
     def visit(self, value: Any, name: str) -> None:
         if isinstance(value, nn.Module):
             self.modules.append((name, value))
+            self.note_layer(type(value))
         for part in parts_of(value, name):
             self.take(part, self.slots[id(value)][1])
         if isinstance(value, types.FunctionType):
@@ -143,6 +149,7 @@ class _Walk:
 
     def visit_code(self, function: types.FunctionType, name: str, above: list[Slot]) -> None:
         self.names.update(names_in(function.__code__))
+        self.note_torch(function)
         for part in code_parts(function, name):
             if part.kind != "globals":
                 self.take(part, above)
@@ -151,6 +158,36 @@ class _Walk:
             self.globals_seen.update((id(part.owner), key) for key in fresh)
             if fresh:
                 self.take(Part(part.name, part.owner, "globals", fresh), [])
+
+    def note_torch(self, function: types.FunctionType) -> None:
+        """What a function calls in modules of torch."""
+        names = names_in(function.__code__)
+        for key in names:
+            module = function.__globals__.get(key)
+            if isinstance(module, types.ModuleType) and module.__name__.partition(".")[0] == "torch":
+                self.note_functions(module, names)
+
+    def note_functions(self, module: types.ModuleType, names: Iterable[str]) -> None:
+        """Functions of torch by the names that code loads: ``F.linear``, ``torch.nn.functional.linear``."""
+        for key in names:
+            if (id(module), key) in self.globals_seen:
+                continue
+            value = vars(module).get(key)
+            if isinstance(value, types.FunctionType | types.BuiltinFunctionType):
+                self.globals_seen.add((id(module), key))
+                self.called.append(Slot(f"{module.__name__}.{key}", vars(module), key, "global"))
+            elif isinstance(value, types.ModuleType) and value.__name__ == f"{module.__name__}.{key}":
+                self.note_functions(value, names)
+
+    def note_layer(self, kind: type) -> None:
+        """The ``forward`` of a layer of torch."""
+        base = next((base for base in kind.__mro__ if "forward" in vars(base)), None)
+        if base is not None and is_library(base.__module__) and base not in self.layers:
+            self.layers.add(base)
+            self.called.append(Slot(f"{base.__module__}.{base.__name__}.forward", base, "forward", "attribute"))
+            forward = vars(base)["forward"]
+            if isinstance(forward, types.FunctionType):
+                self.note_torch(forward)
 
     def note_class(self, value: Any, name: str) -> None:
         for kind in type(value).__mro__:
@@ -165,9 +202,12 @@ class _Walk:
         fresh = [key for key in vars(kind) if key in self.names and key not in entry.done]
         entry.done.update(fresh)
         for key in fresh:
-            function = function_of(vars(kind)[key])
+            member = vars(kind)[key]
+            function = function_of(member)
             if function is not None:
-                self.edge(function, Slot(f"{kind.__name__}.{key}", kind, key, "attribute"))
+                slot = Slot(f"{kind.__name__}.{key}", kind, key, "attribute")
+                self.edge(function, slot)
+                self.called.append(slot)
         data = [key for key in fresh if not callable(getattr(vars(kind)[key], "__get__", None))]
         if data:
             entry.data.extend(data)
@@ -187,7 +227,14 @@ class _Walk:
             if storage is not None:
                 storages.setdefault(weak(storage), []).append(slot)
         return Reach(
-            tuple(self.tensors), tuple(self.modules), tuple(self.generators), tuple(self.parts), self.slots, storages
+            tuple(self.tensors),
+            tuple(self.modules),
+            tuple(self.generators),
+            tuple(self.parts),
+            tuple(self.called),
+            tuple(self.classes),
+            self.slots,
+            storages,
         )
 
 

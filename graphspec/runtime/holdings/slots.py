@@ -56,6 +56,8 @@ class Slot:
         """The dict, list, tuple or set that holds the value now; None when only ``getattr`` can reach it."""
         if self.kind in ("item", "global"):
             return self.owner
+        if isinstance(self.owner, type):
+            return vars(self.owner)
         if self.kind == "cell":
             return None
         own = attributes_of(self.owner)
@@ -116,7 +118,7 @@ class Part:
         if self.kind == "set":
             return dict(zip(self.owner, self.owner, strict=True))
         if self.kind == "array":
-            return {"bytes": self.owner.tobytes()}
+            return {"bytes": bytes(self.owner) if isinstance(self.owner, bytearray) else self.owner.tobytes()}
         if self.kind == "class":
             return {key: vars(self.owner)[key] for key in self.keys if key in vars(self.owner)}
         return {key: value for key in self.keys if (value := _field(self.owner, key)) is not MISSING}
@@ -125,6 +127,8 @@ class Part:
         """The slot of ``key``; ``label`` is how the key reads inside brackets."""
         kind: SlotKind = "attribute"
         owner, name = self.owner, f"{self.name}.{key}"
+        if self.name.endswith(".py"):  # the globals of a file of the user's
+            name = f"{self.name}:{key}"
         if self.kind in ("items", "sequence", "set"):
             names = getattr(self.owner, "_fields", None)
             kind, name = "item", f"{self.name}.{names[key]}" if names else f"{self.name}[{label}]"

@@ -67,11 +67,8 @@ class Tree:
 
     def attribute(self, owner: Any, key: str, expected: Any) -> None:
         """Expect ``expected`` as an attribute, where looking it up runs no code of the model."""
-        own = None if isinstance(owner, type) else attributes_of(owner)
-        if isinstance(owner, type):
-            if self._of_class(owner, key):
-                return
-        elif own is not None and id(own) not in self._restless:
+        own = attributes_of(owner)
+        if own is not None and id(own) not in self._restless and not _is_data_descriptor(type(owner), key):
             self._own(owner, own)
             if key == "__dict__" or key in own:
                 return
@@ -83,11 +80,26 @@ class Tree:
 
     def attributes(self, owner: Any, count: int) -> None:
         """Expect this number of attributes in the ``__dict__``."""
-        own = vars(owner)
-        if id(own) in self._restless:
-            self._others.append(lambda: len(own) == count)
+        own: Any = _dict_of_class(owner) if isinstance(owner, type) else vars(owner)
+        if own is None or id(own) in self._restless:
+            self._others.append(lambda: len(vars(owner)) == count)
+        elif isinstance(owner, type):
+            self._untouched(own)
         else:
             self._own(owner, own)
+
+    def member(self, kind: type, name: str, expected: Any) -> None:
+        """Expect ``expected``, as it is, in the dict of a class."""
+        own = _dict_of_class(kind)
+        if own is None:
+            self._others.append(lambda: vars(kind)[name] is expected)
+        else:
+            self.entry(own, name, expected)
+
+    def kind(self, owner: Any, expected: type) -> None:
+        """Expect an object to keep its type."""
+        if self._is_new(id(owner), "kind"):
+            _leaf(self._node(owner).add_type_match_guard, id(expected))
 
     def entry(self, mapping: dict[Any, Any], key: Any, expected: Any) -> None:
         """Expect ``expected`` in a dict."""
@@ -105,13 +117,20 @@ class Tree:
 
     def length(self, container: Any, count: int) -> None:
         """Expect a container to keep its length."""
-        if isinstance(container, dict) and id(container) not in self._restless:
-            self._untouched(container)
+        if isinstance(container, dict):
+            self.unwritten(container, lambda: len(container) == count)
         elif type(container) is list:
             if self._is_new(id(container), len):
                 _leaf(self._node(container).add_length_check_guard, count)
         else:
             self._others.append(lambda: len(container) == count)
+
+    def unwritten(self, mapping: dict[Any, Any], holds: Callable[[], bool]) -> None:
+        """Expect nothing to be written to a dict; once something was, expect ``holds()``."""
+        if id(mapping) in self._restless:
+            self._others.append(holds)
+        else:
+            self._untouched(mapping)
 
     def tensors(self, tensors: Collection[torch.Tensor]) -> None:
         """Expect plain tensors to keep address, shape, strides and dtype."""
@@ -203,18 +222,27 @@ class Tree:
 
 def _deciding(kind: type, key: str) -> list[dict[str, Any]] | None:
     """The dicts of the classes that are asked for a plain attribute, up to the one that has it; None if code is run."""
-    if hasattr(type(kind), key):
-        return None
     dicts: list[dict[str, Any]] = []
     for base in kind.__mro__:
-        # A class shows a read-only view of its dict, which is one and the same for the life of the class.
-        behind = [each for each in gc.get_referents(vars(base)) if isinstance(each, dict)]
-        if len(behind) != 1 or behind[0].keys() != vars(base).keys():
+        own = _dict_of_class(base)
+        if own is None:
             return None
-        dicts += behind
-        if key in vars(base):
-            return None if hasattr(type(vars(base)[key]), "__get__") else dicts
+        dicts.append(own)
+        if key in own:
+            return None if hasattr(type(own[key]), "__get__") else dicts
     return None
+
+
+def _dict_of_class(kind: type) -> dict[str, Any] | None:
+    """The dict that a class shows a read-only view of. It is one and the same for the life of the class."""
+    behind = [each for each in gc.get_referents(vars(kind)) if isinstance(each, dict)]
+    return behind[0] if len(behind) == 1 and behind[0].keys() == vars(kind).keys() else None
+
+
+def _is_data_descriptor(kind: type, key: str) -> bool:
+    """Whether the class answers for an attribute before the instance is asked."""
+    found = next((vars(base)[key] for base in kind.__mro__ if key in vars(base)), None)
+    return hasattr(type(found), "__set__") and key != "__dict__"
 
 
 def _leaf(add: Callable[..., None], *what: Any, then: tuple[Any, ...] = ()) -> None:
@@ -255,7 +283,10 @@ class _Example:
             tree.attribute(self.module, name, value)
         tree.attributes(self.plain, 1)
         tree.attribute(self.plain, "hidden", 1)
-        tree.attribute(self.kind, "shared", 1)
+        tree.attribute(self.plain, "shared", 1)
+        tree.member(self.kind, "own", 1)
+        tree.attributes(self.kind, len(vars(self.kind)))
+        tree.kind(self.plain, self.kind)
         tree.attribute(self.cell, "cell_contents", 1)
         tree.entry(self.module._parameters, "weight", self.module.weight)
         tree.length(self.module._forward_hooks, 0)
@@ -291,6 +322,9 @@ _ATTACKS: tuple[Callable[[_Example], Any], ...] = (
     lambda example: setattr(example.kind, "shared", 2),
     lambda example: setattr(example.base, "shared", 2),
     lambda example: delattr(example.base, "shared"),
+    lambda example: setattr(example.kind, "own", 2),
+    lambda example: setattr(example.kind, "more", 2),
+    lambda example: setattr(example.plain, "__class__", type("Kind", (example.kind,), {})),
     lambda example: setattr(example.cell, "cell_contents", None),
     lambda example: example.items.reverse(),
     lambda example: example.items.append(1),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,5 +44,4 @@ class HostState:
                         return part.slot(key, self.reach.label(key), ()).name
             return None
         slots = self.reach.slots_of(value) or self.reach.slots_of_storage(value)
-        # A file of the user's is imported under a name of graphspec's own.
-        return re.sub(r"^graphspec_model_[0-9a-f]+_(\w+)\.", r"\1.py:", slots[0].name) if slots else None
+        return slots[0].name if slots else None
