@@ -375,14 +375,22 @@ class TestFailure:
         command = [sys.executable, "-m", "graphspec", "run", str(spec()), "--steps", "100000000", "--no-check"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
         ) as child:
-            seen = ""
-            while "time" not in seen:
-                seen = child.stderr.readline()
-            time.sleep(0.2)
-            child.send_signal(signal.SIGINT)
-            out, err = child.communicate(timeout=60)
+            try:
+                seen = ""
+                while "time" not in seen:
+                    seen = child.stderr.readline()
+                time.sleep(0.2)
+                child.send_signal(signal.SIGINT)
+                out, err = child.communicate(timeout=60)
+            finally:
+                child.kill()
         assert (child.returncode, out) == (130, "")
         assert err.split() == ["interrupted"]
 
