@@ -380,7 +380,8 @@ class TestFailure:
             stderr=subprocess.PIPE,
             text=True,
             env=environment,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
+            # A job in the background ignores it, and so would its child.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         ) as child:
             try:
                 seen = ""
