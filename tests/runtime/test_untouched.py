@@ -204,3 +204,13 @@ def test_after_any_actions_the_verdict_is_that_of_the_guards_alone(actions):
     finally:
         ACTIONS["class back"](model)
         ACTIONS["between back"](model)
+
+
+def test_an_attribute_that_comes_where_another_goes_is_told(model, watched):
+    watchers, _ = watched
+    model.unrelated = 1
+    watchers.check()
+    del model.unrelated
+    model.step = 1
+    with pytest.raises(GuardError, match=r"model.step was added, as 1"):
+        watchers.check()

@@ -64,20 +64,16 @@ class Frozen:
 
 
 class FrozenGuard:
-    """The check that host values are what the graphs were captured with. Cheap while they are the same objects."""
+    """The check that host values are what the graphs were captured with."""
 
     def __init__(self, watched: Frozen) -> None:
         self._values = watched.values
         self._sizes = [(name, owner, len(owner)) for name, owner in watched.sizes]
-        self._empty = [owner for _, owner, length in self._sizes if not length]
-        self._filled = [owner for _, owner, length in self._sizes if length]
-        self._lengths = [len(owner) for owner in self._filled]
         self._arrays = [(part, part.read()) for part in watched.arrays]
         self._copies = watched.copies
         self._names = {*watched.names, *_CALLED_BY_TORCH}
         self._owners = [(name, owner, type(owner), set(vars(owner))) for name, owner in watched.owners]
-        self._kinds = [kind for _, _, kind, _ in self._owners]
-        self._counts = self._counted()
+        self._keys = self._attributes()
         self._variables = _variables(watched.names)
         self._identities = self._expect()
 
@@ -91,15 +87,15 @@ class FrozenGuard:
             raise GuardError(message, hint="call runner.recapture(), or put back what was there")
         self._values = [(slot, slot.get()) for slot, _ in self._values]  # equal values in other objects
         self._identities = self._expect()
-        self._counts = self._counted()
+        self._keys = self._attributes()
 
     def watch(self, tree: Tree) -> None:
         """Have a tree expect all that `check` looks at."""
         self._identities.watch(tree)
         for _, owner, length in self._sizes:
             tree.length(owner, length)
-        for (_, owner, kind, _), count in zip(self._owners, self._counts, strict=True):
-            tree.attributes(owner, count)
+        for (_, owner, kind, _), keys in zip(self._owners, self._keys, strict=True):
+            tree.attributes(owner, keys)
             if not isinstance(owner, type):
                 tree.kind(owner, kind)
         if self._variables:
@@ -117,18 +113,17 @@ class FrozenGuard:
         try:
             return (
                 self._identities.hold()
-                and not any(self._empty)
-                and list(map(len, self._filled)) == self._lengths
-                and [type(owner) for _, owner, _, _ in self._owners] == self._kinds
-                and self._counted() == self._counts
+                and all(len(owner) == length for _, owner, length in self._sizes)
+                and all(type(owner) is kind for _, owner, kind, _ in self._owners)
+                and self._attributes() == self._keys
                 and self._contents_hold()
                 and self._variables_hold()
             )
         except Exception:  # noqa: BLE001 # a vanished place raises what its kind raises; the examination names it
             return False
 
-    def _counted(self) -> list[int]:
-        return [len(vars(owner)) for _, owner, _, _ in self._owners]
+    def _attributes(self) -> list[set[str]]:
+        return [set(vars(owner)) for _, owner, _, _ in self._owners]
 
     def _contents_hold(self) -> bool:
         return all(part.read() == content for part, content in self._arrays) and all(
@@ -155,7 +150,6 @@ class FrozenGuard:
                 if not _is_wrapper_of_torch(value)
             )
         yield from self._examine_containers()
-
         for name, value in self._variables.items():
             if os.environ.get(name) != value:
                 yield f"the environment variable {name} was {_shown(value)} and is {_shown(os.environ.get(name))}"

@@ -78,11 +78,11 @@ class Tree:
         if self._is_new(id(owner), key):
             self._matches(self._node(owner).getattr_manager, key, expected)
 
-    def attributes(self, owner: Any, count: int) -> None:
-        """Expect this number of attributes in the ``__dict__``."""
+    def attributes(self, owner: Any, keys: set[str]) -> None:
+        """Expect these attributes in the ``__dict__``, and no others."""
         own: Any = _dict_of_class(owner) if isinstance(owner, type) else vars(owner)
         if own is None or id(own) in self._restless:
-            self._others.append(lambda: len(vars(owner)) == count)
+            self._others.append(lambda: vars(owner).keys() == keys)
         elif isinstance(owner, type):
             self._untouched(own)
         else:
@@ -281,11 +281,11 @@ class _Example:
         tree = Tree(restless={id(self.restless)})
         for name, value in vars(self.module).items():
             tree.attribute(self.module, name, value)
-        tree.attributes(self.plain, 1)
+        tree.attributes(self.plain, set(vars(self.plain)))
         tree.attribute(self.plain, "hidden", 1)
         tree.attribute(self.plain, "shared", 1)
         tree.member(self.kind, "own", 1)
-        tree.attributes(self.kind, len(vars(self.kind)))
+        tree.attributes(self.kind, set(vars(self.kind)))
         tree.kind(self.plain, self.kind)
         tree.attribute(self.cell, "cell_contents", 1)
         tree.entry(self.module._parameters, "weight", self.module.weight)
