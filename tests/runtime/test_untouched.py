@@ -40,6 +40,10 @@ class Net(Base):
         return self.fc(x) + self.table
 
 
+class Other(Net):
+    pass
+
+
 class Counting:
     """A guard that counts how often it was asked."""
 
@@ -168,6 +172,11 @@ ACTIONS = {
     "class back": lambda _: setattr(Base, "shared", 1),
     "between": lambda _: setattr(Net, "shared", 2),
     "between back": lambda _: delattr(Net, "shared") if "shared" in vars(Net) else None,
+    "other class": lambda model: setattr(model, "__class__", Other),
+    "its class": lambda model: setattr(model, "__class__", Net),
+    "method": lambda _: setattr(Net, "step", lambda _: 1),
+    "method gone": lambda _: delattr(Net, "step") if "step" in vars(Net) else None,
+    "function": lambda model: setattr(model, "mode", torch.relu),
     "hook": lambda model: vars(model).__setitem__("hook", model.fc.register_forward_hook(lambda *_: None)),
     "hook gone": lambda model: model.fc._forward_hooks.clear(),
     "weight": lambda model: setattr(model.fc, "weight", nn.Parameter(model.fc.weight.detach().clone())),
@@ -204,6 +213,7 @@ def test_after_any_actions_the_verdict_is_that_of_the_guards_alone(actions):
     finally:
         ACTIONS["class back"](model)
         ACTIONS["between back"](model)
+        ACTIONS["method gone"](model)
 
 
 def test_an_attribute_that_comes_where_another_goes_is_told(model, watched):
