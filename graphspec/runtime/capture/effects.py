@@ -15,6 +15,7 @@ from graphspec.errors import Diagnostic
 from graphspec.runtime.capture.recording import Recording, written_refs
 from graphspec.runtime.context import Context
 from graphspec.runtime.holdings.objects import same
+from graphspec.runtime.holdings.storages import Layout, layout_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,14 +45,11 @@ def input_writes(context: Context, region: language.Region, recording: Recording
     return found
 
 
-Layout = tuple[torch.Size, tuple[int, ...], int]
-
-
 def layouts(context: Context, region: str, env: Mapping[str, object]) -> dict[str, Layout]:
-    """Shape, strides and address of each tensor that a region reads."""
+    """Shape, strides and address of each plain tensor that a region reads."""
     given = {wire.value: env.get(wire.value) for wire in context.plan.regions[region].reads}
-    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
-    return {name: (value.shape, value.stride(), value.data_ptr()) for name, value in tensors.items()}
+    layouts = {name: layout_of(value) for name, value in given.items() if isinstance(value, torch.Tensor)}
+    return {name: layout for name, layout in layouts.items() if isinstance(layout, Layout)}
 
 
 def input_shapes(region: str, before: Mapping[str, Layout], after: Mapping[str, Layout]) -> list[Diagnostic]:
@@ -60,10 +58,10 @@ def input_shapes(region: str, before: Mapping[str, Layout], after: Mapping[str, 
     for name, layout in before.items():
         if after.get(name) != layout:
             now = after[name]
-            what = f"the shape of '{name}' in place, from {list(layout[0])} to {list(now[0])}"
-            if now[0] == layout[0]:
-                what = f"the strides of '{name}' in place, from {list(layout[1])} to {list(now[1])}"
-            if now[:2] == layout[:2]:
+            what = f"the shape of '{name}' in place, from {list(layout.shape)} to {list(now.shape)}"
+            if now.shape == layout.shape:
+                what = f"the strides of '{name}' in place, from {list(layout.strides)} to {list(now.strides)}"
+            if now[1:3] == layout[1:3]:
                 what = f"the memory of '{name}' in place"
             message = f"region '{region}' changes {what}; a replay does not"
             found.append(Diagnostic("GS724", message, hint=f"work on {name}.clone()"))

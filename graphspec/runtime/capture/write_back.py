@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from graphspec.errors import Diagnostic
+from graphspec.runtime.holdings.storages import layout_of
 from graphspec.runtime.values.trees import UnknownTypeError, flatten
 
 
@@ -74,6 +75,4 @@ def _lies_in(leaf: torch.Tensor, storages: Collection[int]) -> bool:
 
 
 def _same_place(leaf: torch.Tensor, view: torch.Tensor | None) -> bool:
-    return view is not None and (leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype) == (
-        view.data_ptr(), view.shape, view.stride(), view.dtype
-    )  # fmt: skip
+    return view is not None and layout_of(leaf) == layout_of(view)

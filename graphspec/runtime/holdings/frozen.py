@@ -18,12 +18,14 @@ import os
 import types
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from graphspec.errors import GuardError
+from graphspec.runtime import hazards
 from graphspec.runtime.holdings.closures import constant_cells, is_installed
 from graphspec.runtime.holdings.identities import Identities
 from graphspec.runtime.holdings.objects import same
@@ -34,6 +36,7 @@ from graphspec.runtime.holdings.untouched import Tree
 
 _CALLED_BY_TORCH = frozenset({"forward", "__call__"})
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_WATCH = str(Path(hazards.__file__).parent)
 _GUARDED = frozenset({"training", "_modules", "_parameters", "_buffers"})
 _CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 _DEFAULTS = ("__defaults__", "__kwdefaults__")
@@ -138,7 +141,7 @@ class FrozenGuard:
             now = slot.get()
             if now is MISSING:
                 yield f"{slot.name} was deleted"
-            elif not same(before, now):
+            elif not same(_unwatched(before), _unwatched(now)):
                 yield f"{slot.name} was {_shown(before)} and is {_shown(now, other=_shown(before))}"
         for name, owner, kind, before in self._owners:
             if type(owner) is not kind:
@@ -295,6 +298,12 @@ def _is_named(found: Reach, owner: Any, names: Collection[str]) -> bool:
             seen.update(map(id, fresh))
             todo += fresh
     return False
+
+
+def _unwatched(value: Any) -> Any:
+    """A function without the wrapper of a watch: another thread may be capturing another spec just now."""
+    own = isinstance(value, types.FunctionType) and value.__code__.co_filename.startswith(_WATCH)
+    return getattr(value, "__wrapped__", value) if own else value
 
 
 def _is_wrapper_of_torch(value: Any) -> bool:

@@ -94,8 +94,11 @@ def layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     if inner is not None:
         return (tuple(tensor.shape), tensor.dtype, *map(layout_of, inner))
     try:
-        fake = tensor.untyped_storage().device.type == "meta"  # a fake tensor has no address and warns when asked
-        return Layout(0 if fake else tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        storage = tensor.untyped_storage()
+        # A fake tensor has no address: its storage's own structure, and the place in it, stand for one.
+        fake = storage.device.type == "meta"
+        address = key_of(storage) + int(tensor.storage_offset()) if fake else tensor.data_ptr()
+        return Layout(address, tuple(tensor.shape), tensor.stride(), tensor.dtype)
     except (NotImplementedError, RuntimeError, ValueError):  # opaque layouts, uninitialised parameters
         return (type(tensor),)
 

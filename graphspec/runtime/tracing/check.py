@@ -35,10 +35,12 @@ from graphspec.runtime.tracing.build import build_fake
 from graphspec.runtime.tracing.fake import FakeWorld
 from graphspec.runtime.tracing.host import HostState
 from graphspec.runtime.tracing.judged import JudgedDevice
+from graphspec.runtime.tracing.next_run import other_first_call, other_results
 from graphspec.runtime.tracing.params import judge_params
-from graphspec.runtime.tracing.passes import PassResult, Tracer
+from graphspec.runtime.tracing.passes import Tracer
 from graphspec.runtime.tracing.placement import Placement
 from graphspec.runtime.tracing.rows import padded_mixing
+from graphspec.runtime.tracing.trace import PassResult
 from graphspec.runtime.values.buffers import Buffers, owned_tensors
 from graphspec.runtime.values.trees import flatten
 
@@ -87,8 +89,11 @@ def _judged(tracer: Tracer) -> tuple[list[TracedRegion], list[Diagnostic]]:
     warm = tracer.run(largest, "warm-up", params=2)
     first = tracer.run(largest, "judge")
     found = [*first.findings, *_unmatched(tracer)]
+    if not any(each.severity == "error" for each in found):
+        found += other_first_call(tracer.context, warm, first)
     again = warm if _same_operators(first, warm) else tracer.run(largest, "again", params=2)
     found += judge_params(tracer, largest, first, again)
+    found += other_results(tracer.context, first, again)
     last = tracer.run(smallest, "judge") if smallest != largest else first
     found += last.findings if last is not first else []
     for dim in _padded_dims(tracer.context.spec, plan):

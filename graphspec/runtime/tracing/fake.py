@@ -15,7 +15,10 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from graphspec.runtime.tracing.kernels import Kernels
+from graphspec.runtime.capture.source import site
+from graphspec.runtime.hazards.fake import is_fake
+from graphspec.runtime.holdings.parts import is_library
+from graphspec.runtime.tracing.kernels import AddressAskedError, Kernels
 
 #: torch prints the traceback of a failing meta kernel before it raises: a finding says it instead.
 _LOGGERS = ("torch._subclasses.fake_tensor",)
@@ -33,6 +36,7 @@ class FakeWorld:
         with ExitStack() as stack:
             stack.enter_context(_silent())
             stack.enter_context(_replaced(torch.utils, "swap_tensors", _take_data))
+            stack.enter_context(_no_addresses())
             stack.enter_context(self._mode)
             stack.enter_context(Kernels())
             yield
@@ -45,6 +49,23 @@ def _take_data(one: torch.Tensor, other: torch.Tensor) -> None:
     keeps one to each parameter.
     """
     one.data = other.detach()
+
+
+@contextmanager
+def _no_addresses() -> Iterator[None]:
+    """A model that hands an address to a kernel of its own ends the trace: a fake tensor has none, and says 0."""
+
+    def data_ptr(self: torch.Tensor) -> int:
+        asked_by = str(sys._getframe(1).f_globals.get("__name__"))
+        if is_fake(self) and not is_library(asked_by):
+            raise AddressAskedError(site())
+        return torch._C.TensorBase.data_ptr(self)
+
+    torch.Tensor.data_ptr = data_ptr  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        del torch.Tensor.data_ptr  # that of its base, in C, shows again
 
 
 @contextmanager

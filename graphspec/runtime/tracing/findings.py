@@ -15,7 +15,7 @@ from graphspec.finding import finding, placed
 from graphspec.runtime.capture.source import NOWHERE, site_of
 from graphspec.runtime.context import Context
 from graphspec.runtime.tracing.host import HostState
-from graphspec.runtime.tracing.kernels import KernelMissingError
+from graphspec.runtime.tracing.kernels import AddressAskedError, KernelMissingError
 from graphspec.runtime.tracing.placement import Meeting
 
 
@@ -55,14 +55,20 @@ def other_result(context: Context, region: str, error: GraphSpecError, output: s
 def missing_kernel(region: str, ended: KernelMissingError) -> Diagnostic:
     """The trace of a region ends where a fake kernel is missing."""
     place = ended.place
+    if isinstance(ended, AddressAskedError):
+        what = f"the address of a tensor is asked for at {place}, and a fake tensor has none"
+        hint = "make what takes it an operator, with torch.library.custom_op and register_fake"
+    else:
+        what = f"the fake kernel of {ended.operator} is missing or refuses what it is given, at {place}"
+        what += f" ({ended.reason})"
+        hint = f'register one: @torch.library.register_fake("{ended.operator}")'
     return Diagnostic(
         "GS743",
-        f"region '{region}': the fake kernel of {ended.operator} is missing or refuses what it is given, at {place} "
-        f"({ended.reason}); nothing after it was checked",
+        f"region '{region}': {what}; nothing after it was checked",
         "warning",
         place.file if place.line else None,
         place.line or None,
-        hint=f'register one: @torch.library.register_fake("{ended.operator}"); what follows uses declared shapes',
+        hint=f"{hint}; what follows uses declared shapes",
     )
 
 

@@ -11,6 +11,8 @@ from graphspec.runtime.holdings.objects import PythonState
 from graphspec.runtime.holdings.preserve import Changes
 from graphspec.runtime.holdings.random_state import Ambient
 from graphspec.runtime.holdings.reach import Reach, reach
+from graphspec.runtime.holdings.storages import quiet
+from graphspec.runtime.holdings.tensors import TensorState
 
 
 class HostState:
@@ -20,20 +22,29 @@ class HostState:
         self._roots = roots
         self.reach: Reach = reach(self._roots)
         self._objects = PythonState(self.reach)
+        with quiet():
+            self._tensors = TensorState(self.reach)
         self._ambient = Ambient.take(())
 
     def changes(self) -> Changes:
         """What changed since the start, or since the last `restore`."""
         rebound, created = self._objects.changes()
-        return Changes(rebound, created, (), self._ambient.host_moved())
+        with quiet():
+            memory = self._tensors.changes()
+        return Changes((*rebound, *memory), created, (), self._ambient.host_moved())
 
     def restore(self) -> None:
         """Put back what existed; what was created stays, as after a warm-up."""
         _, created = self._objects.restore()
+        with quiet():
+            self._tensors.restore()
+            self._tensors.settle()
         self._ambient.restore()
         if created:
             self.reach = reach(self._roots)
             self._objects.extend(self.reach)
+            with quiet():
+                self._tensors.extend(self.reach)
 
     def name_of(self, value: Any) -> str | None:
         """The attribute, global or closure variable that holds a tensor, a view of it, or this very numpy number."""

@@ -33,6 +33,13 @@ class KernelMissingError(TraceEnded):
         self.place = place
 
 
+class AddressAskedError(KernelMissingError):
+    """The trace ends where the model asks for the address of a tensor, to hand it to a kernel of its own."""
+
+    def __init__(self, place: Site) -> None:
+        super().__init__("Tensor.data_ptr", "a fake tensor has no address", place)
+
+
 class Kernels(TorchDispatchMode):
     """Tells a mistake of the model from a gap in the fake kernels."""
 

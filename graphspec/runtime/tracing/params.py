@@ -13,7 +13,8 @@ from graphspec.runtime.hazards import TraceEnded
 from graphspec.runtime.model import largest_sizes
 from graphspec.runtime.symbols import Passed, Runs, Stages, SymbolTracer, Target, plain, second_run
 from graphspec.runtime.tracing import findings
-from graphspec.runtime.tracing.passes import PassResult, RegionTrace, Tracer
+from graphspec.runtime.tracing.passes import Tracer
+from graphspec.runtime.tracing.trace import PassResult, RegionTrace
 from graphspec.runtime.tracing.values import Values
 from graphspec.runtime.values.samples import probes
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -22,11 +22,15 @@ from graphspec.runtime.context import Context
 from graphspec.runtime.hazards import TraceEnded, inside_capture, watch
 from graphspec.runtime.hazards.fake import lacks_value
 from graphspec.runtime.holdings.code_names import CodeNames
+from graphspec.runtime.holdings.objects import Change
+from graphspec.runtime.holdings.storages import Layout
 from graphspec.runtime.tracing import findings
 from graphspec.runtime.tracing.fake import FakeWorld
 from graphspec.runtime.tracing.host import HostState
 from graphspec.runtime.tracing.kernels import KernelMissingError
+from graphspec.runtime.tracing.next_run import other_next_run
 from graphspec.runtime.tracing.placement import Placement
+from graphspec.runtime.tracing.trace import PassResult, RegionTrace
 from graphspec.runtime.tracing.values import Values
 from graphspec.runtime.values.trees import flatten
 
@@ -34,33 +38,6 @@ from graphspec.runtime.values.trees import flatten
 Purpose = Literal["warm-up", "judge", "again"]
 
 _DEVICE = torch.ops.prim.device.default
-
-
-@dataclass
-class RegionTrace:
-    """What one region did in one pass. ``ended``: a value or a kernel was missing before it returned.
-
-    ``origins`` says, when the region began, which region made a storage.
-    """
-
-    recording: Recording
-    origins: Mapping[int, str]
-    outputs: dict[str, Any] = field(default_factory=dict)
-    ended: bool = False
-
-
-@dataclass
-class PassResult:
-    """Every region that was called, the params they were called with, and what was found."""
-
-    params: Mapping[str, Any]
-    regions: dict[str, RegionTrace] = field(default_factory=dict)
-    findings: list[Diagnostic] = field(default_factory=list)
-
-    @property
-    def complete(self) -> bool:
-        """Whether every region returned."""
-        return not any(region.ended for region in self.regions.values())
 
 
 class _FakeRecorder(Recorder):
@@ -100,10 +77,23 @@ class Tracer:
         result = PassResult(self._params(bucket, params))
         try:
             with self.world.entered(), self.placement.followed():
-                Pass(self, bucket, purpose, result).run()
+                judged = Pass(self, bucket, purpose, result)
+                judged.run()
+                if judged.leaves_something:
+                    result.findings += self._next_run(bucket, result, judged.rebound)
         finally:
             self.host.restore()
         return result
+
+    def _next_run(
+        self, bucket: Bucket, result: PassResult, rebound: Sequence[tuple[str, Change]]
+    ) -> Iterator[Diagnostic]:
+        """What a run does otherwise that follows on ``result`` with no rewind between."""
+        following = PassResult(result.params)
+        after = Pass(self, bucket, "again", following)
+        after.values.move_inputs()
+        after.run()
+        return other_next_run(self.context, self.host, result, following, rebound)
 
     def _params(self, bucket: Bucket, run: int) -> dict[str, Any]:
         params = self.context.default_params(bucket, {})
@@ -137,6 +127,17 @@ class Pass:
                     self._tracer.progress(f"trace {name}" + (f" {self._bucket}" if self._bucket.sizes else ""))
                 self._region(name, self._context.spec.regions[name])
         self._judge_host_changes()
+
+    @property
+    def rebound(self) -> list[tuple[str, Change]]:
+        """What captured regions put anew on the host, by region."""
+        return [each for changes in self._changes.values() for each in changes.rebound]
+
+    @property
+    def leaves_something(self) -> bool:
+        """Whether all is well so far, and a next run could find something on the host that this one did not."""
+        refused = any(each.severity == "error" for each in self._result.findings)
+        return self._purpose == "judge" and bool(self._seen) and not refused
 
     def _region(self, name: str, region: language.Region) -> None:
         within = any(update.within is not None for update in region.updates)
@@ -205,7 +206,7 @@ class Pass:
                 self._found(*watched.findings, *self._effects(name, recorder.recording, before))
                 self._found(*findings.host_tensors(name, met, tracer.host, tracer.label))
 
-    def _effects(self, name: str, recording: Recording, before: Mapping[str, effects.Layout]) -> list[Diagnostic]:
+    def _effects(self, name: str, recording: Recording, before: Mapping[str, Layout]) -> list[Diagnostic]:
         context = self._context
         region = context.spec.regions[name]
         found = effects.input_writes(context, region, recording)
