@@ -486,3 +486,23 @@ def test_batch_norm_in_train_mode_counts_and_averages_runs_only(case, warmup):
         x = torch.randn(2, 2)
         torch.testing.assert_close(runner.run(x=x)["y"], eager(x))
         torch.testing.assert_close(runner.model.norm.running_var, eager.norm.running_var)
+
+
+@pytest.mark.filterwarnings("error")
+def test_capture_and_replay_warn_of_nothing_that_eager_does_not_warn_of(case):
+    model = """
+        def forward(self, x):
+            labels = (x[:, 0] > 0).long()
+            losses = F.mse_loss(x, x * 2), F.huber_loss(x, x * 2), F.binary_cross_entropy(x.sigmoid(), x.sigmoid())
+            return F.cross_entropy(x, labels), *losses
+    """
+    spec = """
+        buffers:
+          x: {shape: [4, 6], dtype: float32}
+        regions:
+          main: {call: model, inputs: [x], outputs: y}
+        replay: [main]
+    """
+    runner, x = case.open(model, spec), torch.randn(4, 6)
+    for got, want in zip(runner.run(x=x)["y"], runner.model(x), strict=True):
+        assert torch.equal(got, want)

@@ -95,7 +95,7 @@ class _Attempt:
 
     def is_right(self, born: set[int]) -> bool:
         """Into storages that just fit, which a resize would move; then within one, with the arguments in ``born``."""
-        fitting = [_Memory([result]).like(result) for result in self._results]
+        fitting = [_fitting(result) for result in self._results]
         before = [_place(tensor) for tensor in fitting]
         if not self._gives(fitting, self._args, self._kwargs) or before != [_place(tensor) for tensor in fitting]:
             return False
@@ -142,6 +142,14 @@ class _Memory:
         start = self._starts[tensor.untyped_storage()._cdata]
         self._bytes[start : start + content.numel()].copy_(content)
         return self.like(tensor)
+
+
+def _fitting(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same form in a storage with no byte to spare, which its own may have: a mean of losses has."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    elements = tensor.storage_offset() + last + 1 if tensor.numel() else 0
+    storage = torch.empty(elements, dtype=tensor.dtype).untyped_storage()
+    return torch.empty(0, dtype=tensor.dtype).set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, int]:
