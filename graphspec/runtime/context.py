@@ -142,8 +142,9 @@ class GraphSet:
     """Every graph of one variant, by region and bucket.
 
     ``loaded`` are the names that the captured code loads, ``moving`` the host values that eager regions change;
-    ``rebound`` are slots that captured regions fill anew in every call and never read before.
-    ``walks`` says whether that code could see more of a dict than the entries it asks for.
+    ``rebound`` are slots that captured regions fill anew in every call and never read before. ``methods`` are those of
+    the names that are only called; ``walks`` says whether that code could see more of a dict than the entries it asks
+    for.
     """
 
     variant: Variant
@@ -152,6 +153,7 @@ class GraphSet:
     clock: Clock
     eager_values: dict[str, Any] = field(default_factory=dict)
     loaded: frozenset[str] = frozenset()
+    methods: frozenset[str] = frozenset()
     walks: bool = True
     moving: set[str] = field(default_factory=set)
     rebound: set[str] = field(default_factory=set)

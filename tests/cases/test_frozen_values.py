@@ -1,5 +1,7 @@
 """A graph freezes every host value it meets: each is refreshed as declared, or refused by name and line."""
 
+import os
+
 import pytest
 import torch
 
@@ -1146,6 +1148,7 @@ def test_a_host_value_that_a_function_called_back_by_torch_loads_is_guarded(case
 
 
 SET = "import os; os.environ['GRAPHSPEC_CASE'] = '3'"
+OTHERS = "import os; os.environ = {'GRAPHSPEC_CASE': '3'}"
 CHANGED_LATER = {
     "an entry added to a dict": ("self.d = {'a': 2.0}", "sum(v for v in self.d.values()) * x", "m.d['b'] = 5.0"),
     "keyword arguments": ("self.kw = {}", "F.leaky_relu(-x, **self.kw)", "m.kw['negative_slope'] = 0.5"),
@@ -1192,6 +1195,32 @@ CHANGED_LATER = {
     "a default": ("self.c = default", "x * self.c()", "m.c.__defaults__ = (3.0,)"),
     "a default of a keyword": ("self.c = keyword", "x * self.c()", "m.c.__kwdefaults__['n'] = 3.0"),
     "an environment variable": ("os.environ['GRAPHSPEC_CASE'] = '2'", "x * int(os.environ['GRAPHSPEC_CASE'])", SET),
+    "other variables": ("os.environ['GRAPHSPEC_CASE'] = '2'", "x * int(os.environ['GRAPHSPEC_CASE'])", OTHERS),
+    "an attribute of a class": ("pass", "x * Holder.scale", "g['Holder'].scale = 3.0"),
+    "an attribute of its base": ("pass", "x * Holder.base", "g['Base'].base = 3.0"),
+    "an attribute of a class in a dict": ("self.c = {'a': Holder}", "x * self.c['a'].scale", "g['Holder'].scale = 3.0"),
+    "the sign of zero": ("self.c = 0.0", "x / self.c", "m.c = -0.0"),
+    "what a descriptor gives": ("self.c = Holder()", "x * self.c.field", "g['Holder'].__dict__['field'].value = 3.0"),
+    "another descriptor": ("pass", "x * Holder.field", "g['Holder'].field = 3.0"),
+    "the class of an object with slots": (
+        "self.c = Slotted()", "x * self.c.factor()",
+        "m.c.__class__ = type('Other', (g['Slotted'],), {'__slots__': ()})",
+    ),
+    "the order of a dict": (
+        "self.c = collections.OrderedDict(a=2, b=3)", "torch.stack([x * v for v in self.c.values()])",
+        "m.c.move_to_end('a')",
+    ),
+    "the order of a plain dict": (
+        "self.c = dict(a=2, b=3)", "torch.stack([x * v for v in self.c.values()])", "m.c['a'] = m.c.pop('a')",
+    ),
+    "the order of modules": (
+        "self.c = nn.ModuleDict(dict(a=nn.ReLU(), b=nn.Tanh()))", "torch.stack([f(x) for f in self.c.values()])",
+        "m.c._modules['a'] = m.c._modules.pop('a')",
+    ),
+    "the kind of a restless object": (
+        "self.c = Slow()", "x * (2 if self.c.kind == 'slow' else 3) * self.c.factor()",
+        "m.c.calls = 1; m.c.calls = 2; m.c.__class__ = g['Fast']",
+    ),
     "one that was not set": (
         "os.environ.pop('GRAPHSPEC_CASE', None)", "x * int(os.getenv('GRAPHSPEC_CASE', '2'))", SET,
     ),
@@ -1204,6 +1233,7 @@ def test_what_captured_code_reads_on_the_host_may_not_change_later_in_whatever_i
     case, made, returned, change, monkeypatch
 ):
     monkeypatch.setenv("GRAPHSPEC_CASE", "")
+    monkeypatch.setattr(os, "environ", os.environ)
     model = f"""
         import argparse, array, collections, configparser, datetime, decimal, fractions, functools, operator, os, queue
         import weakref
@@ -1213,6 +1243,36 @@ def test_what_captured_code_reads_on_the_host_may_not_change_later_in_whatever_i
 
         class Key:
             pass
+
+        class Field:
+            value = 2.0
+
+            def __get__(self, owner, kind):
+                return self.value
+
+        class Base:
+            base = 2.0
+
+        class Holder(Base):
+            field = Field()
+            scale = 2.0
+
+        class Slotted:
+            __slots__ = ("n",)
+
+            def factor(self):
+                return 2.0 if type(self).__name__ == "Slotted" else 3.0
+
+        class Slow:
+            def __init__(self):
+                self.kind = "slow"
+
+            def factor(self):
+                return 2.0
+
+        class Fast(Slow):
+            def factor(self):
+                return 3.0
 
         def default(n=2.0):
             return n
@@ -1278,6 +1338,7 @@ def test_an_attribute_that_a_getattribute_gives_from_elsewhere_is_watched_as_it_
         "os.environ['GRAPHSPEC_CASE'] = '2'",
         "os.environ['GRAPHSPEC_OTHER'] = '2'",
         "m.clock = type(m.clock)()",
+        "m.meter.sum += 1.0",
     ],
 )
 def test_host_values_that_are_written_and_stay_equal_or_are_not_read_are_not_refused(case, change, monkeypatch):
@@ -1292,10 +1353,11 @@ def test_host_values_that_are_written_and_stay_equal_or_are_not_read_are_not_ref
                 super().__init__()
                 self.number, self.options = Decimal("2"), argparse.Namespace(n=1000)
                 self.words, self.numbers = collections.UserDict(n=2), array.array("d", [2.0])
-                self.clock = threading.Event()
+                self.clock, self.meter = threading.Event(), argparse.Namespace(sum=0.0)
 
             def forward(self, x):
                 factor = float(self.number) * self.options.n * self.words["n"] * self.numbers[0]
+                factor = factor + x.sum()
                 return x * factor * int(os.environ["GRAPHSPEC_CASE"])
     """
     runner = case.open(model, SPEC)
@@ -1303,3 +1365,28 @@ def test_host_values_that_are_written_and_stay_equal_or_are_not_read_are_not_ref
     for _ in range(3):
         exec(change, dict(type(runner.model).forward.__globals__, m=runner.model))  # noqa: S102
         assert torch.equal(runner.run(x=x)["y"], runner.model(x))
+
+
+def test_what_else_the_process_makes_of_an_installed_library_is_not_refused(case):
+    from transformers import GPT2Config, GPT2Model
+
+    model = """
+        from transformers import LlamaConfig, LlamaModel
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                sizes = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
+                self.llama = LlamaModel(LlamaConfig(vocab_size=16, **sizes)).eval()
+                self.register_buffer("positions", torch.arange(4)[None])
+                self.register_buffer("mask", torch.zeros(1, 1, 4, 4))
+
+            def forward(self, x):
+                given = dict(attention_mask=self.mask, position_ids=self.positions, use_cache=False)
+                return self.llama(inputs_embeds=x.expand(1, 4, 8), **given).last_hidden_state
+    """
+    runner = case.open(model, SPEC.replace("[4]", "[1, 4, 8]"))
+    x = torch.rand(1, 4, 8)
+    before = runner.run(x=x)["y"]
+    GPT2Model(GPT2Config(n_embd=8, n_layer=1, n_head=1))
+    assert torch.equal(runner.run(x=x)["y"], before)

@@ -85,7 +85,8 @@ class _Capturer:
         session.rewind()
         context.buffers.adopt(context.model)
         self._dry_runs()
-        self._set.loaded, self._set.walks = self._dry_runner.code.loaded(), self._dry_runner.code.walks()
+        code = self._dry_runner.code
+        self._set.loaded, self._set.methods, self._set.walks = code.loaded(), code.methods(), code.walks()
         session.rewind()
         if changed := effects.unexplained(session.verify()):
             raise HazardError(changed)

@@ -38,7 +38,12 @@ def constant_cells(functions: Iterable[types.FunctionType]) -> frozenset[int]:
 
 def is_installed(code: types.CodeType) -> bool:
     """Whether this is code of an installed library."""
-    return code.co_filename.startswith(_INSTALLED)
+    return is_installed_file(code.co_filename)
+
+
+def is_installed_file(path: str) -> bool:
+    """Whether a file belongs to an installed library."""
+    return path.startswith(_INSTALLED)
 
 
 def _outermost(function: types.FunctionType) -> types.CodeType | None:

@@ -62,6 +62,17 @@ class CodeNames:
             if instruction.opname in _LOADS or _is_name(instruction)
         )
 
+    def methods(self) -> frozenset[str]:
+        """Of these, the names that are only ever called, as ``x.sum()``: what they find is no number."""
+        other = {
+            str(instruction.argval)
+            for code in tuple(self._codes)
+            if _is_watched(code.co_filename)
+            for instruction in dis.get_instructions(code)
+            if (instruction.opname in _LOADS and not _loads_method(instruction)) or _is_name(instruction)
+        }
+        return self.loaded() - other
+
     def walks(self) -> bool:
         """Whether any of these functions could see more of a dict or a set than the entries it asks for by key."""
         return any(
@@ -94,6 +105,12 @@ class _RestingInTorch(TorchFunctionMode):
             return func(*args, **kwargs)
         finally:
             sys.setprofile(self._note)
+
+
+def _loads_method(instruction: dis.Instruction) -> bool:
+    """Whether the next thing done to an attribute is a call. From Python 3.12 on, a flag of LOAD_ATTR says so."""
+    flagged = sys.version_info >= (3, 12) and instruction.opname == "LOAD_ATTR" and bool((instruction.arg or 0) & 1)
+    return instruction.opname == "LOAD_METHOD" or flagged
 
 
 def _is_name(instruction: dis.Instruction) -> bool:

@@ -15,8 +15,10 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import sys
 import types
-from collections.abc import Collection, Iterator
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,12 +28,12 @@ from torch import nn
 
 from graphspec.errors import GuardError
 from graphspec.runtime import hazards
-from graphspec.runtime.holdings.closures import constant_cells, is_installed
+from graphspec.runtime.holdings.closures import constant_cells, is_installed, is_installed_file
 from graphspec.runtime.holdings.identities import Identities
-from graphspec.runtime.holdings.objects import same
-from graphspec.runtime.holdings.parts import DATA_CLASSES, VALUE_TYPES, is_library
+from graphspec.runtime.holdings.objects import keys_of, same, same_keys
+from graphspec.runtime.holdings.parts import DATA_CLASSES, VALUE_TYPES, is_library, module_of
 from graphspec.runtime.holdings.reach import Reach
-from graphspec.runtime.holdings.slots import MISSING, Part, Slot
+from graphspec.runtime.holdings.slots import MISSING, Part, Slot, attributes_of
 from graphspec.runtime.holdings.untouched import Tree
 
 _CALLED_BY_TORCH = frozenset({"forward", "__call__"})
@@ -52,17 +54,19 @@ class Frozen:
     """``values`` must still be found in their slots, ``sizes`` must keep their length, ``arrays`` their bytes.
 
     ``copies`` are long containers, compared as wholes. ``owners``, modules and other objects and classes, must get no
-    attribute that is among ``names``, and stay what they are. ``walks``: dicts must not grow either. ``unwatched`` are
-    too large for any of this.
+    attribute that is among ``names``, and stay what they are. ``orders`` are dicts that keep the order of their keys.
+    ``walks``: dicts must not grow either. ``unwatched`` are too large for any of this.
     """
 
     names: Collection[str]
+    methods: Collection[str]
     walks: bool
     values: list[tuple[Slot, Any]] = field(default_factory=list)
     sizes: list[tuple[str, Any]] = field(default_factory=list)
     arrays: list[Part] = field(default_factory=list)
     copies: list[tuple[str, Any, Any]] = field(default_factory=list)
     owners: list[tuple[str, Any]] = field(default_factory=list)
+    orders: list[tuple[str, dict[Any, Any]]] = field(default_factory=list)
     unwatched: list[str] = field(default_factory=list)
 
 
@@ -75,14 +79,16 @@ class FrozenGuard:
         self._arrays = [(part, part.read()) for part in watched.arrays]
         self._copies = watched.copies
         self._names = {*watched.names, *_CALLED_BY_TORCH}
-        self._owners = [(name, owner, type(owner), set(vars(owner))) for name, owner in watched.owners]
+        self._orders = [(name, owner, keys_of(owner)) for name, owner in watched.orders]
+        self._owners = [(name, owner, type(owner), set(attributes(owner))) for name, owner in watched.owners]
         self._keys = self._attributes()
+        self._methods = watched.methods
         self._variables = _variables(watched.names)
         self._identities = self._expect()
 
     def check(self) -> None:
         """Pass, or raise GuardError with the name of every value that changed, and what it was and is."""
-        if self._holds():
+        if self.holds():
             return
         findings = list(dict.fromkeys(self._examine()))
         if findings:
@@ -98,9 +104,15 @@ class FrozenGuard:
         for _, owner, length in self._sizes:
             tree.length(owner, length)
         for (_, owner, kind, _), keys in zip(self._owners, self._keys, strict=True):
-            tree.attributes(owner, keys)
+            if keys or attributes_of(owner) is not None:
+                tree.attributes(owner, keys)
             if not isinstance(owner, type):
                 tree.kind(owner, kind)
+        for _, owner, order in self._orders:
+            if isinstance(owner, OrderedDict):  # its order is its own, not that of the dict beneath
+                tree.otherwise(functools.partial(_is_in_order, owner, order))
+            else:
+                tree.unwritten(owner, functools.partial(_is_in_order, owner, order))
         if self._variables:
             tree.unwritten(os.environ._data, self._variables_hold)  # type: ignore[attr-defined]
         if self._arrays or self._copies:
@@ -112,11 +124,13 @@ class FrozenGuard:
             identities.expect(slot, value)
         return identities
 
-    def _holds(self) -> bool:
+    def holds(self) -> bool:
+        """Whether everything is as it was, by the quick comparison."""
         try:
             return (
                 self._identities.hold()
                 and all(len(owner) == length for _, owner, length in self._sizes)
+                and all(_is_in_order(owner, order) for _, owner, order in self._orders)
                 and all(type(owner) is kind for _, owner, kind, _ in self._owners)
                 and self._attributes() == self._keys
                 and self._contents_hold()
@@ -126,7 +140,7 @@ class FrozenGuard:
             return False
 
     def _attributes(self) -> list[set[str]]:
-        return [set(vars(owner)) for _, owner, _, _ in self._owners]
+        return [set(attributes(owner)) for _, owner, _, _ in self._owners]
 
     def _contents_hold(self) -> bool:
         return all(part.read() == content for part, content in self._arrays) and all(
@@ -146,11 +160,13 @@ class FrozenGuard:
         for name, owner, kind, before in self._owners:
             if type(owner) is not kind:
                 yield f"{name} was a {kind.__name__} and is {_shown(owner, other=f'a {kind.__name__}')}"
-            added = {key: value for key, value in vars(owner).items() if key in self._names and key not in before}
+            added = {key: value for key, value in attributes(owner).items() if key in self._names and key not in before}
             yield from (
                 f"{name}.{key} was added, as {_shown(value)}"
                 for key, value in added.items()
                 if not _is_wrapper_of_torch(value)
+                and not same(getattr(kind, key, MISSING), value)
+                and (key not in self._methods or callable(value))
             )
         yield from self._examine_containers()
         for name, value in self._variables.items():
@@ -162,31 +178,48 @@ class FrozenGuard:
             if len(owner) != length:
                 what = "hook" if "hooks" in name else "item"
                 yield f"{name} had {length} {what}{'s' * (length != 1)} and has {len(owner)}"
+        yield from (
+            f"the order of {name} changed"
+            for name, owner, order in self._orders
+            if len(owner) == len(order) and not _is_in_order(owner, order)
+        )
         yield from (f"the numbers in {part.name} changed" for part, old in self._arrays if part.read() != old)
         yield from (f"the items of {name} changed" for name, owner, old in self._copies if owner != old)
 
 
-def frozen(found: Reach, names: Collection[str], moving: Collection[str], *, walks: bool = True) -> Frozen:
+def frozen(
+    found: Reach,
+    names: Collection[str],
+    moving: Collection[str],
+    *,
+    methods: Collection[str] = (),
+    walks: bool = True,
+) -> Frozen:
     """What to watch, given the names that captured code loads. ``moving`` are slots that eager regions change.
 
-    Not ``walks``: that code asks dicts for entries by key only, so that new ones do not concern it.
+    ``methods`` are those of the names that are only called, so that what cannot be called is not found by them. Not
+    ``walks``: that code asks dicts for entries by key only, so that new ones do not concern it.
     """
-    result = Frozen(names, walks)
+    result = Frozen(names, methods, walks)
     result.sizes.extend((f"the global {name}", getattr(nn.modules.module, f"_global{name}")) for name in _HOOKS)
     for name, module in found.modules:
         own = vars(module)
         result.sizes.extend((f"{name}.{hooks}", own[hooks]) for hooks in _HOOKS)
         if isinstance(module, _CONTAINERS):
             result.sizes.append((name, own["_modules"]))
+            result.orders.append((name, own["_modules"]))
     result.owners.extend(_owners(found))
     called = [slot for slot in found.called if slot.key in names or slot.key in _CALLED_BY_TORCH]
     result.values.extend((slot, slot.get()) for slot in (*called, *_codes(found)) if slot.name not in moving)
+    if _variables(names):
+        result.values.append((Slot("os.environ", vars(os), "environ", "global"), os.environ))
     constants = constant_cells(found.functions())
     for part in found.parts:
         if id(part.owner) in constants or isinstance(part.owner, tuple):
             continue
         if part.kind not in ("items", "sequence", "set", "array"):
-            result.values.extend((slot, value) for slot, value in _slots(found, part, names) if slot.name not in moving)
+            slots = ((slot, value) for slot, value in _slots(found, part, names) if slot.name not in moving)
+            result.values.extend((slot, value) for slot, value in slots if slot.key not in methods or callable(value))
         elif part.name not in moving and _is_named(found, part.owner, names):
             _watch_container(result, found, part, moving)
     return result
@@ -196,8 +229,8 @@ def _owners(found: Reach) -> Iterator[tuple[str, Any]]:
     """Everything that has attributes: modules and other objects, and their classes."""
     for part in found.parts:
         owner = part.owner
-        known = isinstance(owner, (nn.Module, *_NAMESPACES)) or not is_library(type(owner).__module__)
-        if part.kind == "attributes" and known:
+        known = isinstance(owner, (nn.Module, *_NAMESPACES)) or not is_library(module_of(type(owner)))
+        if part.kind in ("attributes", "fields") and known and not isinstance(owner, torch.Tensor):
             yield part.name, owner
     yield from ((kind.__name__, kind) for kind in found.classes)
 
@@ -212,7 +245,7 @@ def _codes(found: Reach) -> Iterator[Slot]:
 
 def _variables(names: Collection[str]) -> dict[str, str | None]:
     """The environment variables that loaded code may ask for, those that are not set included."""
-    if not {"environ", "getenv"} & set(names):
+    if "environ" not in names and "getenv" not in names:
         return {}
     return {name: os.environ.get(name) for name in names if name.isupper() or name in os.environ}
 
@@ -235,8 +268,10 @@ def _watch_container(result: Frozen, found: Reach, part: Part, moving: Collectio
         else:
             result.sizes.append((part.name, owner))
         return
-    if part.kind == "sequence" or result.walks:
+    if part.kind == "sequence" or (result.walks and not _is_registry(found, owner)):
         result.sizes.append((part.name, owner))
+        if isinstance(owner, dict):
+            result.orders.append((part.name, owner))
     for key, value in content.items():
         slot = part.slot(key, found.label(key), ())
         if slot.name not in moving and _is_frozen(value):
@@ -274,14 +309,34 @@ def _inherited(part: Part, own: Collection[str], names: Collection[str]) -> Iter
     """Class attributes as seen from an instance, which an assignment to the instance would hide."""
     seen = set(own)
     for kind in type(part.owner).__mro__:
-        if is_library(kind.__module__):
+        if is_library(module_of(kind)):
             continue
         for key, value in vars(kind).items():
             plain = not key.startswith("__") and not hasattr(type(value), "__get__")
             if plain and key in names and key not in seen and _is_frozen(value):
                 slot = Slot(f"{part.name}.{key}", part.owner, key, "attribute")
-                yield slot, slot.get()  # which `__getattribute__` may give from elsewhere
+                given = slot.get()  # which `__getattribute__` may give from elsewhere, or not at all
+                if given is not MISSING:
+                    yield slot, given
             seen.add(key)
+
+
+def _is_registry(found: Reach, owner: Any) -> bool:
+    """Whether a container belongs to an installed library, which registers what else the process imports or makes."""
+    todo, seen = list(found.slots_of(owner)), set[int]()
+    for slot in todo:  # grows while it is walked
+        if slot.kind == "global":
+            known = is_installed_file(str(slot.owner.get("__file__")))
+        elif isinstance(slot.owner, type):
+            known = is_installed_file(str(getattr(sys.modules.get(str(module_of(slot.owner))), "__file__", None)))
+        else:
+            known = bool(slot.above)
+            fresh = [above for above in slot.above if id(above) not in seen]
+            seen.update(map(id, fresh))
+            todo += fresh
+        if not known:
+            return False
+    return bool(todo)
 
 
 def _is_named(found: Reach, owner: Any, names: Collection[str]) -> bool:
@@ -300,6 +355,15 @@ def _is_named(found: Reach, owner: Any, names: Collection[str]) -> bool:
     return False
 
 
+def attributes(owner: Any) -> Mapping[str, Any]:
+    """What an object or a class has of its own; nothing where it has slots only."""
+    return vars(owner) if isinstance(owner, type) else attributes_of(owner) or {}
+
+
+def _is_in_order(owner: dict[Any, Any], order: list[Any]) -> bool:
+    return same_keys(keys_of(owner), order)
+
+
 def _unwatched(value: Any) -> Any:
     """A function without the wrapper of a watch: another thread may be capturing another spec just now."""
     own = isinstance(value, types.FunctionType) and value.__code__.co_filename.startswith(_WATCH)
@@ -308,7 +372,7 @@ def _unwatched(value: Any) -> Any:
 
 def _is_wrapper_of_torch(value: Any) -> bool:
     """Whether torch itself put a function here: `make_graphed_callables` replaces ``forward`` by its equal."""
-    return isinstance(value, types.FunctionType) and is_library(value.__module__)
+    return isinstance(value, types.FunctionType) and is_library(module_of(value))
 
 
 def _shown(value: Any, other: str = "") -> str:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -32,7 +31,6 @@ from graphspec.runtime.holdings.untouched import Tree
 __all__ = ["Guard", "aliases"]
 
 _pointer = torch._C.TensorBase.data_ptr  # unbound: no look-up for each tensor
-_training = itemgetter("training")
 
 
 def aliases(tensor: torch.Tensor) -> torch.Tensor:
@@ -77,19 +75,13 @@ class Guard:
             self._pointers = [tensor.data_ptr() for tensor in plain]
             self._layouts = [_layout(tensor) for tensor in plain]
         self._modules = tuple(modules)
-        self._flag_owners = [vars(module) for _, module in self._modules]
         self._flags = [module.training for _, module in self._modules]
         self._paths = _paths(slot for entry in self._entries for slot in entry.slots)
-        self._identities = Identities()
-        for entry in self._entries:
-            for slot in entry.slots:
-                self._identities.expect(slot, entry.tensor)
-        for slot, owner in self._paths:
-            self._identities.expect(slot, owner)
+        self._identities = self._expect()
 
     def check(self) -> None:
         """Pass, or raise `GuardError` with the name of everything that moved, was replaced or was switched."""
-        if self._holds():
+        if self.holds():
             return
         with quiet():
             findings = list(dict.fromkeys(self._examine_tensors()))
@@ -99,6 +91,16 @@ class Guard:
         if parts:
             hint = "call runner.recapture(), or put back what was there"
             raise GuardError(f"{self._subject} {' and '.join(parts)}", hint=hint)
+        self._identities = self._expect()  # the same in other dicts
+
+    def _expect(self) -> Identities:
+        identities = Identities()
+        for entry in self._entries:
+            for slot in entry.slots:
+                identities.expect(slot, entry.tensor)
+        for slot, owner in self._paths:
+            identities.expect(slot, owner)
+        return identities
 
     def watch(self, tree: Tree) -> None:
         """Have a tree expect all that `check` looks at."""
@@ -109,13 +111,14 @@ class Guard:
         if self._others:
             tree.otherwise(self._others_hold)
 
-    def _holds(self) -> bool:
+    def holds(self) -> bool:
+        """Whether everything is where it was, by the quick comparison."""
         try:
             return (
                 self._identities.hold()
                 and list(map(_pointer, self._tensors)) == self._pointers
                 and list(map(_layout, self._tensors)) == self._layouts
-                and list(map(_training, self._flag_owners)) == self._flags
+                and [module.training for _, module in self._modules] == self._flags
                 and (not self._others or self._others_hold())
             )
         except Exception:  # noqa: BLE001 # a vanished place raises what its kind raises; the examination names it

@@ -252,18 +252,25 @@ def same(before: Any, after: Any) -> bool:
         return len(before) == len(after) and all(same(a, b) for a, b in zip(before, after, strict=True))
     if not _is_plain(before):
         return False
-    return bool(before == after) or bool(before != before and after != after)  # noqa: PLR0124 # nan
+    if isinstance(before, (float, complex)):
+        return repr(before) == repr(after)  # nan is nan, and 0.0 is not -0.0
+    return bool(before == after)
 
 
 def _identical(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
     """The same objects (bytes: equal ones) under the same keys in the same order."""
-    return _same_keys(one, other) and all(
+    return same_keys(one, other) and all(
         mine is theirs or (type(mine) is bytes and mine == theirs)
         for mine, theirs in zip(one.values(), other.values(), strict=True)
     )
 
 
-def _same_keys(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
+def keys_of(mapping: dict[Any, Any]) -> list[Any]:
+    """The keys of a dict in order, read without code of its class; an OrderedDict has an order of its own."""
+    return list(OrderedDict.keys(mapping) if isinstance(mapping, OrderedDict) else dict.keys(mapping))
+
+
+def same_keys(one: Collection[Any], other: Collection[Any]) -> bool:
     """The same keys in the same order. Tensors may be keys, so ``==`` is left to plain values."""
     return len(one) == len(other) and all(
         mine is theirs or (not isinstance(mine, torch.Tensor) and mine == theirs)
@@ -289,7 +296,7 @@ def _write(part: Part, now: dict[Any, Any], target: dict[Any, Any]) -> None:
 def _write_mapping(mapping: dict[Any, Any], now: dict[Any, Any], target: dict[Any, Any], *, whole: bool) -> None:
     """Key by key where that keeps the order, else anew; never through overridden methods."""
     base: Any = OrderedDict if isinstance(mapping, OrderedDict) else dict
-    if whole and not _same_keys(now, target):
+    if whole and not same_keys(now, target):
         base.clear(mapping)
         now = {}
     for key, value in target.items():

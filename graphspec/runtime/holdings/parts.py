@@ -71,10 +71,10 @@ def is_leaf(value: Any) -> bool:
     if isinstance(value, DATA_CLASSES) or is_array(value):
         return False
     if isinstance(value, types.FunctionType):
-        return is_library(value.__module__)
+        return is_library(module_of(value))
     if "__wrapped__" in (attributes_of(value) or ()):
         return False  # functools.lru_cache and the like
-    module = str(kind.__module__)
+    module = str(module_of(kind))
     return is_library(module) and not module.startswith(_DATA_OF_LIBRARIES)
 
 
@@ -84,6 +84,11 @@ def is_array(value: Any) -> bool:
         return True
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject
+
+
+def module_of(value: Any) -> str | None:
+    """Where a class or a function says it is from; what `exec` makes may not say."""
+    return getattr(value, "__module__", None)
 
 
 def is_library(module: str | None) -> bool:
@@ -132,7 +137,7 @@ def _tensor_parts(tensor: torch.Tensor, name: str) -> Iterator[Part]:
 
 def slot_names(kind: type) -> tuple[str, ...]:
     """The names in ``__slots__`` of a user's class."""
-    if is_library(kind.__module__):
+    if is_library(module_of(kind)):
         return ()
     names: list[str] = []
     for base in kind.__mro__:

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from graphspec.runtime.holdings.parts import code_parts, function_of, is_leaf, is_library, names_in, parts_of
+from graphspec.runtime.holdings.parts import code_parts, function_of, is_leaf, is_library, module_of, names_in, parts_of
 from graphspec.runtime.holdings.slots import MISSING, Part, Slot, SlotKind
 from graphspec.runtime.holdings.storages import storage_of, weak
 
@@ -111,6 +111,11 @@ class _Walk:
 
     def edge(self, value: Any, slot: Slot) -> None:
         """Note that ``slot`` holds ``value``; queue what is new."""
+        if isinstance(value, type):
+            for kind in value.__mro__:
+                if not is_library(module_of(kind)):
+                    self.classes.setdefault(kind, _ClassEntry())
+            return
         is_generator = type(value) is torch.Generator  # isinstance goes through a slow metaclass
         if not is_generator and is_leaf(value):
             return
@@ -134,7 +139,7 @@ class _Walk:
             self.take(part, self.slots[id(value)][1])
         if isinstance(value, types.FunctionType):
             self.visit_code(value, name, self.slots[id(value)][1])
-        elif not is_library(type(value).__module__):
+        elif not is_library(module_of(type(value))):
             self.note_class(value, name)
 
     def take(self, part: Part, above: list[Slot]) -> None:
@@ -182,7 +187,7 @@ class _Walk:
     def note_layer(self, kind: type) -> None:
         """The ``forward`` of a layer of torch."""
         base = next((base for base in kind.__mro__ if "forward" in vars(base)), None)
-        if base is not None and is_library(base.__module__) and base not in self.layers:
+        if base is not None and is_library(module_of(base)) and base not in self.layers:
             self.layers.add(base)
             self.called.append(Slot(f"{base.__module__}.{base.__name__}.forward", base, "forward", "attribute"))
             forward = vars(base)["forward"]
@@ -191,7 +196,7 @@ class _Walk:
 
     def note_class(self, value: Any, name: str) -> None:
         for kind in type(value).__mro__:
-            if not is_library(kind.__module__):
+            if not is_library(module_of(kind)):
                 entry = self.classes.setdefault(kind, _ClassEntry())
                 entry.instances.append((value, name))
                 self.class_data(kind, entry.data, ((value, name),))
@@ -204,9 +209,12 @@ class _Walk:
         for key in fresh:
             member = vars(kind)[key]
             function = function_of(member)
+            slot = Slot(f"{kind.__name__}.{key}", kind, key, "attribute")
             if function is not None:
-                slot = Slot(f"{kind.__name__}.{key}", kind, key, "attribute")
                 self.edge(function, slot)
+                self.called.append(slot)
+            elif callable(getattr(type(member), "__get__", None)):  # a descriptor of the user's
+                self.edge(member, slot)
                 self.called.append(slot)
         data = [key for key in fresh if not callable(getattr(vars(kind)[key], "__get__", None))]
         if data:

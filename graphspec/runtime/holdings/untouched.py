@@ -41,7 +41,7 @@ class _Group(list[Any]):
 
 
 class Tree:
-    """Expectations, collected one by one; then `check`, made by `build`, says whether all of them hold.
+    """Expectations, collected one by one; then what `build` makes says whether all of them hold.
 
     ``restless`` are the ids of dicts whose versions are not to be relied on.
     """
@@ -61,6 +61,7 @@ class Tree:
         self._versions: dict[int, tuple[dict[Any, Any], int]] = {}
         self._seen: set[tuple[Any, ...]] = set()
         self._tensors: list[torch.Tensor] = []
+        self._pointers: list[int] = []
         self._others: list[Callable[[], bool]] = []
 
     # -- what to expect
@@ -75,7 +76,7 @@ class Tree:
             overridden = any("__getattribute__" in vars(base) for base in type(owner).__mro__[:-1])
             if not overridden and self._of_class(type(owner), key):
                 return
-        if self._is_new(id(owner), key):
+        if self._is_new("attribute", id(owner), key):
             self._matches(self._node(owner).getattr_manager, key, expected)
 
     def attributes(self, owner: Any, keys: set[str]) -> None:
@@ -98,7 +99,7 @@ class Tree:
 
     def kind(self, owner: Any, expected: type) -> None:
         """Expect an object to keep its type."""
-        if self._is_new(id(owner), "kind"):
+        if self._is_new("kind", id(owner)):
             _leaf(self._node(owner).add_type_match_guard, id(expected))
 
     def entry(self, mapping: dict[Any, Any], key: Any, expected: Any) -> None:
@@ -107,12 +108,12 @@ class Tree:
             self._untouched(mapping)
         elif type(key) is not str:  # the tree compares keys by ==, of which tensors make a tensor
             self._others.append(lambda: dict.get(mapping, key) is expected)
-        elif self._is_new(id(mapping), key, "entry"):
+        elif self._is_new("entry", id(mapping), key):
             self._matches(self._node(mapping).dict_getitem_manager, key, expected)
 
     def item(self, sequence: list[Any], index: int, expected: Any) -> None:
         """Expect ``expected`` in a list."""
-        if self._is_new(id(sequence), index):
+        if self._is_new("item", id(sequence), index):
             self._matches(self._node(sequence).list_getitem_manager, index, expected)
 
     def length(self, container: Any, count: int) -> None:
@@ -120,7 +121,7 @@ class Tree:
         if isinstance(container, dict):
             self.unwritten(container, lambda: len(container) == count)
         elif type(container) is list:
-            if self._is_new(id(container), len):
+            if self._is_new("length", id(container)):
                 _leaf(self._node(container).add_length_check_guard, count)
         else:
             self._others.append(lambda: len(container) == count)
@@ -138,7 +139,8 @@ class Tree:
             layout = (list(tensor.shape), list(tensor.stride()))
             keys = (type(tensor), torch._C._dispatch_keys(tensor))
             _leaf(self._node(tensor).add_tensor_match_guard, tensor, *layout, "", then=keys)
-        self._tensors += tensors
+            self._tensors.append(tensor)
+            self._pointers.append(tensor.data_ptr())
 
     def otherwise(self, holds: Callable[[], bool]) -> None:
         """Expect what only Python can compare."""
@@ -148,9 +150,9 @@ class Tree:
 
     def build(self) -> Callable[[], bool]:
         """The check of everything that is expected. It may raise what a vanished place raises."""
-        check, tensors, others = self._root.check, self._tensors, self._others
+        check, others = self._root.check, self._others
+        tensors, pointers = self._tensors, self._pointers
         asked = [*self._asked, self._alive]  # the last has no node: a check keeps alive what it knows by its id
-        pointers = [tensor.data_ptr() for tensor in tensors]
         check(asked)  # notes the versions
 
         def in_cpp() -> bool:
@@ -181,14 +183,14 @@ class Tree:
 
     def _own(self, owner: Any, own: dict[str, Any]) -> None:
         """Expect the owner's ``__dict__`` to be this one, untouched."""
-        if self._is_new(id(owner), "own"):
+        if self._is_new("own", id(owner)):
             node = self._node(owner).get_generic_dict_manager("", own, self._kind)
             _leaf(node.add_id_match_guard, id(own))
             self._untouched(own)
 
     def _untouched(self, mapping: dict[Any, Any]) -> None:
         """Expect nothing to be written to a dict."""
-        if not self._is_new(id(mapping), "untouched"):
+        if not self._is_new("untouched", id(mapping)):
             return
         self._dicts, node = self._child(self._dicts, mapping)
         _leaf(node.add_dict_version_guard, mapping)
@@ -211,8 +213,12 @@ class Tree:
         return True
 
     def _matches(self, child: Callable[..., Any], key: Any, expected: Any) -> None:
-        _leaf(child(key, "", expected, self._kind).add_id_match_guard, id(expected))
-        self._alive.append(expected)
+        node = child(key, "", expected, self._kind)
+        if type(expected) in (int, str):  # as good in another object
+            _leaf(node.add_equals_match_guard, expected)
+        else:
+            _leaf(node.add_id_match_guard, id(expected))
+            self._alive.append(expected)
 
     def _is_new(self, *what: Any) -> bool:
         new = what not in self._seen
@@ -272,13 +278,18 @@ class _Example:
         self.plain.number = 1
         self.module = nn.BatchNorm1d(2)
         self.items = [object(), object()]
+        self.tricky = type("Tricky", (), {})()
+        vars(self.tricky).update(kind=1, own=1, untouched=1)
         self.weight = torch.zeros(2, 2)
         self.restless = {"here": 1}
         self.cell = types.CellType(1)
 
     def expected(self) -> Tree:
         """All of it."""
-        tree = Tree(restless={id(self.restless)})
+        tree = Tree(restless={id(self.restless), id(vars(self.tricky))})
+        for name in vars(self.tricky):
+            tree.attribute(self.tricky, name, 1)
+        tree.kind(self.tricky, type(self.tricky))
         for name, value in vars(self.module).items():
             tree.attribute(self.module, name, value)
         tree.attributes(self.plain, set(vars(self.plain)))
@@ -325,6 +336,9 @@ _ATTACKS: tuple[Callable[[_Example], Any], ...] = (
     lambda example: setattr(example.kind, "own", 2),
     lambda example: setattr(example.kind, "more", 2),
     lambda example: setattr(example.plain, "__class__", type("Kind", (example.kind,), {})),
+    lambda example: setattr(example.tricky, "kind", 2),
+    lambda example: setattr(example.tricky, "own", 2),
+    lambda example: setattr(example.tricky, "__class__", type("Tricky", (), {})),
     lambda example: setattr(example.cell, "cell_contents", None),
     lambda example: example.items.reverse(),
     lambda example: example.items.append(1),

@@ -12,8 +12,10 @@ from graphspec.runtime.holdings.guards import Guard
 from graphspec.runtime.holdings.reach import Slot, reach
 from graphspec.runtime.holdings.untouched import Tree, available
 
-#: How often a tree may be made anew before the guards run every time instead.
-PATIENCE = 64
+#: How many trees are kept: what is expected of a tensor differs with the caller's inference mode and autocast.
+MODES = 4
+#: How many trees in a row may never have held before the guards run every time instead.
+PATIENCE = 4
 
 
 class Watchers:
@@ -23,54 +25,55 @@ class Watchers:
         self.guards = guards
         self._restless: set[int] = set()
         self._left = PATIENCE if available() else 0
+        self._held = True
         self._tree: Tree | None = None
-        self._likely = self._unlikely = _never
-        self.check()
+        self._checks: list[Callable[[], bool]] = []  # the one that held last comes first
+        self._examine()
 
     def check(self) -> None:
         """Pass, or raise GuardError naming what moved or changed since capture."""
-        if self._holds(self._likely):
-            return
-        # Two trees, since what is expected of a tensor differs with the caller's inference mode and autocast.
-        self._likely, self._unlikely = self._unlikely, self._likely
-        if not self._holds(self._likely):
-            self._examine()
-
-    def _holds(self, untouched: Callable[[], bool]) -> bool:
-        try:
-            return untouched()
-        except Exception:  # noqa: BLE001 # a vanished place raises what its kind raises; the guards name it
-            return False
+        for place, untouched in enumerate(self._checks):
+            if _holds(untouched):
+                self._held = True
+                if place:
+                    self._checks.insert(0, self._checks.pop(place))
+                return
+        self._examine()
 
     def _examine(self) -> None:
         """Have the guards decide; what they pass is from now on what is expected."""
-        tree = self._fresh() if self._left else None  # before the guards, so that what comes in between is seen
         for guard in self.guards:
             guard.check()
-        if tree is None:
-            self._likely = self._unlikely = _never
+        self._left = PATIENCE if self._held and self._left else self._left - 1
+        if self._left <= 0:
+            self._left, self._checks = 0, []
             return
-        self._left -= 1
-        self._tree = tree
-        self._likely = tree.build()
-
-    def _fresh(self) -> Tree | None:
+        self._held = False
         try:
-            written = self._tree.written() if self._tree is not None else set()
-            if written:
-                self._restless |= written
-                self._unlikely = _never  # it expects the versions of before
-            tree = Tree(self._restless)
-            for guard in self.guards:
-                guard.watch(tree)
+            untouched = self._fresh()
         except Exception:  # noqa: BLE001 # private to torch: whatever it raises, the guards are there
             self._left = 0
-            return None
-        return tree
+            return
+        if all(guard.holds() for guard in self.guards):  # else something was written since they passed
+            self._checks.insert(0, untouched)
+            del self._checks[MODES:]
+
+    def _fresh(self) -> Callable[[], bool]:
+        written = self._tree.written() if self._tree is not None else set()
+        if written:
+            self._restless |= written
+            self._checks.clear()  # they expect the versions of before
+        self._tree = Tree(self._restless)
+        for guard in self.guards:
+            guard.watch(self._tree)
+        return self._tree.build()
 
 
-def _never() -> bool:
-    return False
+def _holds(untouched: Callable[[], bool]) -> bool:
+    try:
+        return untouched()
+    except Exception:  # noqa: BLE001 # a vanished place raises what its kind raises; the guards name it
+        return False
 
 
 def guard_for(context: Context, graphs: GraphSet) -> Watchers:
@@ -97,7 +100,7 @@ def guard_for(context: Context, graphs: GraphSet) -> Watchers:
                 f"a graph reads a tensor {list(tensor.shape)} that no attribute, closure or global leads to; it is "
                 "kept alive, but nobody can see it replaced"
             )
-    host = frozen(found, graphs.loaded, graphs.moving, walks=graphs.walks)
+    host = frozen(found, graphs.loaded, graphs.moving, methods=graphs.methods, walks=graphs.walks)
     context.warn(*(f"{name} is too large to be compared on every run: do not change it" for name in host.unwatched))
     return Watchers(Guard(list(expected.values()), found.modules), FrozenGuard(host))
 
