@@ -121,7 +121,7 @@ def _check_version(root: yaml.Node, file: str) -> None:
         line, column = root.start_mark.line + 1, root.start_mark.column + 1
         if isinstance(root, yaml.ScalarNode) and root.tag == TAG + "null":
             raise SpecError([Diagnostic("GS003", "the file holds no spec: it is empty", file=file, line=line,
-                                        column=column, hint="graphspec init writes one")])  # fmt: skip
+                                        column=column, hint="start with the one in README.md")])  # fmt: skip
         message = f"a spec is a mapping of keys, and this file holds {kind}"
         raise SpecError([Diagnostic("GS003", message, file=file, line=line, column=column,
                                     hint="begin with `graphspec: 1`")])  # fmt: skip

@@ -59,7 +59,9 @@ def compose(text: str, file: str, loader_class: Any = _LOADER) -> yaml.Node:
         # Not a YAML "load": the nodes are composed, and graphspec constructs the data itself.
         loader = loader_class(text)
         if not loader.check_node():
-            raise _refused("GS003", "the file holds no spec: it is empty", file, (1, 1), "graphspec init writes one")
+            raise _refused(
+                "GS003", "the file holds no spec: it is empty", file, (1, 1), "start with the one in README.md"
+            )
         root: yaml.Node = loader.get_node()
         if not loader.check_event(yaml.StreamEndEvent):
             mark = loader.peek_event().start_mark

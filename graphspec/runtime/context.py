@@ -143,8 +143,8 @@ class GraphSet:
 
     ``loaded`` are the names that the captured code loads, ``moving`` the host values that eager regions change;
     ``rebound`` are slots that captured regions fill anew in every call and never read before. ``methods`` are those of
-    the names that are only called; ``walks`` says whether that code could see more of a dict than the entries it asks
-    for.
+    the names that are only called; ``computes_names`` says whether code of the user's reads attributes by names that
+    none of these are, ``walks`` whether any code could see more of a dict than the entries it asks for.
     """
 
     variant: Variant
@@ -154,6 +154,7 @@ class GraphSet:
     eager_values: dict[str, Any] = field(default_factory=dict)
     loaded: frozenset[str] = frozenset()
     methods: frozenset[str] = frozenset()
+    computes_names: bool = False
     walks: bool = True
     moving: set[str] = field(default_factory=set)
     rebound: set[str] = field(default_factory=set)

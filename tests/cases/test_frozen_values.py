@@ -1199,6 +1199,43 @@ CHANGED_LATER = {
     "an attribute of a class": ("pass", "x * Holder.scale", "g['Holder'].scale = 3.0"),
     "an attribute of its base": ("pass", "x * Holder.base", "g['Base'].base = 3.0"),
     "an attribute of a class in a dict": ("self.c = {'a': Holder}", "x * self.c['a'].scale", "g['Holder'].scale = 3.0"),
+    "a bias that was not there": (
+        "self.c = nn.Linear(4, 4, bias=False)", "self.c(x)", "m.c.bias = nn.Parameter(torch.ones(4))",
+    ),
+    "a buffer that was not there": (
+        "self.register_buffer('mask', None)", "x if self.mask is None else x * self.mask", "m.mask = torch.zeros(4)",
+    ),
+    "an attribute by a name that is made": (
+        "self.s0, self.s1 = 2.0, 3.0", "sum(x * getattr(self, f's{i}') for i in range(2))", "m.s1 = 5.0",
+    ),
+    "an attribute by a name that is kept": (
+        "self.s0, self.names = 2.0, ['s0']", "x * getattr(self, self.names[0])", "m.s0 = 5.0",
+    ),
+    "a path of attributes": (
+        "self.c = Slow(); self.c.d = Slow(); self.c.d.s = 2.0", "x * operator.attrgetter('d.s')(self.c)",
+        "m.c.d.s = 5.0",
+    ),
+    "all fields of a dataclass": (
+        "self.c = Options()", "F.leaky_relu(-x, **dataclasses.asdict(self.c))", "m.c.negative_slope = 0.5",
+    ),
+    "all attributes": ("self.c = Options()", "F.leaky_relu(-x, **vars(self.c))", "m.c.negative_slope = 0.5"),
+    "one more child": (
+        "self.a = nn.Linear(4, 4)", "[x := l(x) for l in self.children()][-1]", "m.b = nn.Linear(4, 4)",
+    ),
+    "another order of children": (
+        "self.a, self.b = nn.ReLU(), nn.Linear(4, 4)", "[x := l(x) for l in self.children()][-1]",
+        "m._modules['a'] = m._modules.pop('a')",
+    ),
+    "one more parameter": (
+        "self.w = nn.Parameter(torch.ones(4))", "x + sum(p.sum() for p in self.parameters())",
+        "m.v = nn.Parameter(torch.ones(4))",
+    ),
+    "a dtype of what no graph reads": ("self.w = nn.Parameter(torch.ones(4))", "x.to(self.w.dtype)", "m.double()"),
+    "a size of what no graph reads": (
+        "self.w = torch.ones(4)", "x * self.w.numel()", "m.w.data = torch.ones(7)",
+    ),
+    "a class in a class": ("pass", "x * Holder.Inner.scale", "g['Holder'].Inner.scale = 3.0"),
+    "a dict of a class": ("pass", "x * Holder.table['a']", "g['Holder'].table['a'] = 3.0"),
     "the sign of zero": ("self.c = 0.0", "x / self.c", "m.c = -0.0"),
     "what a descriptor gives": ("self.c = Holder()", "x * self.c.field", "g['Holder'].__dict__['field'].value = 3.0"),
     "another descriptor": ("pass", "x * Holder.field", "g['Holder'].field = 3.0"),
@@ -1235,8 +1272,8 @@ def test_what_captured_code_reads_on_the_host_may_not_change_later_in_whatever_i
     monkeypatch.setenv("GRAPHSPEC_CASE", "")
     monkeypatch.setattr(os, "environ", os.environ)
     model = f"""
-        import argparse, array, collections, configparser, datetime, decimal, fractions, functools, operator, os, queue
-        import weakref
+        import argparse, array, collections, configparser, dataclasses, datetime, decimal, fractions, functools
+        import operator, os, queue, weakref
         import numpy
 
         REG = {{"a": torch.relu}}
@@ -1256,6 +1293,14 @@ def test_what_captured_code_reads_on_the_host_may_not_change_later_in_whatever_i
         class Holder(Base):
             field = Field()
             scale = 2.0
+            table = {{"a": 2.0}}
+
+            class Inner:
+                scale = 2.0
+
+        @dataclasses.dataclass
+        class Options:
+            negative_slope: float = 0.1
 
         class Slotted:
             __slots__ = ("n",)
@@ -1297,7 +1342,7 @@ def test_what_captured_code_reads_on_the_host_may_not_change_later_in_whatever_i
     runner = case.open(model, SPEC)
     x = torch.rand(4)
     assert torch.equal(runner.run(x=x)["y"], runner.model(x))
-    exec(change, {"m": runner.model, "torch": torch, "g": type(runner.model).forward.__globals__})  # noqa: S102
+    exec(change, {"m": runner.model, "torch": torch, "nn": torch.nn, "g": type(runner.model).forward.__globals__})  # noqa: S102
     with pytest.raises(GuardError):
         runner.run(x=x)
     runner.recapture()

@@ -506,3 +506,45 @@ def test_capture_and_replay_warn_of_nothing_that_eager_does_not_warn_of(case):
     runner, x = case.open(model, spec), torch.randn(4, 6)
     for got, want in zip(runner.run(x=x)["y"], runner.model(x), strict=True):
         assert torch.equal(got, want)
+
+
+def test_a_model_may_ask_whether_it_is_captured_and_do_the_same_otherwise(case):
+    model = """
+        def asked():
+            try:
+                return torch.cuda.is_current_stream_capturing()
+            except RuntimeError:
+                return False
+
+        class Model(nn.Module):
+            def forward(self, x):
+                return x + x if asked() else x * 2
+    """
+    runner, x = case.open(model, SPEC), torch.randn(4)
+    assert torch.equal(runner.run(x=x)["y"], x * 2)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_causal_language_model_without_a_cache_is_captured(case, masked):
+    model = f"""
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                sizes = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
+                self.llama = LlamaForCausalLM(LlamaConfig(vocab_size=16, **sizes)).eval()
+
+            def forward(self, x):
+                given = dict(attention_mask=(x >= 0).long()) if {masked} else {{}}
+                return self.llama(x, use_cache=False, **given).logits
+    """
+    spec = """
+        buffers:
+          x: {shape: [2, 8], dtype: int64, sample: {randint: [0, 15]}}
+        regions:
+          main: {call: model, inputs: [x], outputs: y}
+        replay: [main]
+    """
+    runner, x = case.open(model, spec), torch.randint(0, 15, (2, 8))
+    torch.testing.assert_close(runner.run(x=x)["y"], runner.model(x))

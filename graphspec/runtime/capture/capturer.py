@@ -11,7 +11,7 @@ Four passes, each over all buckets from the largest to the smallest, each from t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -86,7 +86,8 @@ class _Capturer:
         context.buffers.adopt(context.model)
         self._dry_runs()
         code = self._dry_runner.code
-        self._set.loaded, self._set.methods, self._set.walks = code.loaded(), code.methods(), code.walks()
+        self._set.loaded, self._set.methods = code.loaded(), code.methods()
+        self._set.computes_names, self._set.walks = code.computes_names(), code.walks()
         session.rewind()
         if changed := effects.unexplained(session.verify()):
             raise HazardError(changed)
@@ -201,11 +202,33 @@ class _Capturer:
                     self._calls.note_origins({name: flatten(values.env[name]) for name in outputs}, values)
             findings += seen.host.judged(self._eager_code.loaded())[0]
         if not findings:  # what every call does otherwise says more than what the first one did
-            for key, first in self._first.items():
-                findings += first_call(key[0], first, self._dry[key].recording)
+            findings += self._first_calls()
         if findings:
             raise HazardError(findings)
         self._first.clear()
+
+    def _first_calls(self) -> list[Diagnostic]:
+        """What the very first call of a region did otherwise than later ones.
+
+        Only the later ones ran as in a capture, which a model may ask for: what differs is called once more without.
+        """
+        differing = {key[1] for key, first in self._first.items() if any(self._other_first(key, first))}
+        findings: list[Diagnostic] = []
+        for bucket, stages in self._stages:
+            if differing.isdisjoint(stage.event.bucket for stage in stages):
+                continue
+            self._session.rewind()
+            values = self._calls.start(bucket, run=1)
+            for stage in stages:
+                key = stage.event.region, stage.event.bucket
+                with Recorder(stage.event.region) as recorder:
+                    self._calls.call(stage.event, values)
+                if stage.fresh and key in self._first and any(self._other_first(key, self._first[key])):
+                    findings += first_call(key[0], self._first[key], recorder.recording)
+        return findings
+
+    def _other_first(self, key: tuple[str, Bucket], first: Recording) -> Iterator[Diagnostic]:
+        return first_call(key[0], first, self._dry[key].recording)
 
     def _prove(self) -> None:
         """Replay each graph on the inputs of the dry run; other results mean that something was frozen."""

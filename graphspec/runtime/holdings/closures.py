@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dis
 import inspect
-import sysconfig
 import types
 from collections.abc import Iterable, Iterator
 
+from graphspec.runtime.holdings.parts import is_installed_file
+
 #: Flags of code whose call may still be running: generators and coroutines.
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 
 
 def constant_cells(functions: Iterable[types.FunctionType]) -> frozenset[int]:
@@ -39,11 +39,6 @@ def constant_cells(functions: Iterable[types.FunctionType]) -> frozenset[int]:
 def is_installed(code: types.CodeType) -> bool:
     """Whether this is code of an installed library."""
     return is_installed_file(code.co_filename)
-
-
-def is_installed_file(path: str) -> bool:
-    """Whether a file belongs to an installed library."""
-    return path.startswith(_INSTALLED)
 
 
 def _outermost(function: types.FunctionType) -> types.CodeType | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from graphspec.runtime.capture.source import is_model_code
+from graphspec.runtime.holdings.parts import is_installed_file
 
 #: Modules of torch.nn keep eps, p, momentum and the like as plain attributes; their base class only dispatches.
 _LAYERS = str(Path(nn.__file__).resolve().parent / "modules")
@@ -26,6 +27,10 @@ _WALKING = frozenset({
     "iter", "filter", "reversed", "reduce", "get", "setdefault", "pop", "popitem", "keys", "values", "items", "copy",
     "next",
 })  # fmt: skip
+
+
+#: What reads all attributes of an object, or some by a name that no constant says.
+_WHOLE = frozenset({"asdict", "astuple", "vars", "__dict__", "attrgetter", "__getattribute__"})
 
 
 class CodeNames:
@@ -73,6 +78,11 @@ class CodeNames:
         }
         return self.loaded() - other
 
+    def computes_names(self) -> bool:
+        """Whether code of the user's own reads attributes by names that it makes, or all of an object at once."""
+        own = (code for code in tuple(self._codes) if not is_installed_file(code.co_filename))
+        return any(_computes_names(list(dis.get_instructions(code))) for code in own if _is_watched(code.co_filename))
+
     def walks(self) -> bool:
         """Whether any of these functions could see more of a dict or a set than the entries it asks for by key."""
         return any(
@@ -105,6 +115,23 @@ class _RestingInTorch(TorchFunctionMode):
             return func(*args, **kwargs)
         finally:
             sys.setprofile(self._note)
+
+
+def _computes_names(instructions: Sequence[dis.Instruction]) -> bool:
+    loads = [(at, each.argval) for at, each in enumerate(instructions) if each.opname in _LOADS]
+    return any(name in _WHOLE or (name == "getattr" and not _by_constant(instructions, at)) for at, name in loads)
+
+
+def _by_constant(instructions: Sequence[dis.Instruction], at: int) -> bool:
+    """Whether the second argument of the call that begins here is a text, not made from others."""
+    constant = False
+    for instruction in instructions[at + 1 :]:
+        if instruction.opname in ("FORMAT_VALUE", "FORMAT_SIMPLE", "BUILD_STRING", "BINARY_OP"):
+            return False
+        if instruction.opname.startswith("CALL"):
+            break
+        constant = constant or _is_name(instruction)
+    return constant
 
 
 def _loads_method(instruction: dis.Instruction) -> bool:

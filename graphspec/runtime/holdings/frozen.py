@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import functools
 import os
-import sys
 import types
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
@@ -28,10 +27,18 @@ from torch import nn
 
 from graphspec.errors import GuardError
 from graphspec.runtime import hazards
-from graphspec.runtime.holdings.closures import constant_cells, is_installed, is_installed_file
+from graphspec.runtime.holdings.closures import constant_cells, is_installed
+from graphspec.runtime.holdings.guards import is_plain
 from graphspec.runtime.holdings.identities import Identities
 from graphspec.runtime.holdings.objects import keys_of, same, same_keys
-from graphspec.runtime.holdings.parts import DATA_CLASSES, VALUE_TYPES, is_library, module_of
+from graphspec.runtime.holdings.parts import (
+    DATA_CLASSES,
+    VALUE_TYPES,
+    is_installed_file,
+    is_library,
+    is_of_user,
+    module_of,
+)
 from graphspec.runtime.holdings.reach import Reach
 from graphspec.runtime.holdings.slots import MISSING, Part, Slot, attributes_of
 from graphspec.runtime.holdings.untouched import Tree
@@ -41,6 +48,11 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _WATCH = str(Path(hazards.__file__).parent)
 _GUARDED = frozenset({"training", "_modules", "_parameters", "_buffers"})
 _CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
+_TENSORS = ("_parameters", "_buffers")
+_WALKERS = frozenset({
+    "children", "modules", "parameters", "buffers", "named_children", "named_modules", "named_parameters",
+    "named_buffers", "state_dict",
+})  # fmt: skip
 _DEFAULTS = ("__defaults__", "__kwdefaults__")
 _NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
 _LARGEST_ARRAY = 1 << 16  # bytes that are compared on every run
@@ -54,7 +66,8 @@ class Frozen:
     """``values`` must still be found in their slots, ``sizes`` must keep their length, ``arrays`` their bytes.
 
     ``copies`` are long containers, compared as wholes. ``owners``, modules and other objects and classes, must get no
-    attribute that is among ``names``, and stay what they are. ``orders`` are dicts that keep the order of their keys.
+    attribute that is among ``names``, and stay what they are. ``forms`` are tensors that keep type, dtype and shape, of
+    which code may ask though no graph reads the tensor itself. ``orders`` are dicts that keep the order of their keys.
     ``walks``: dicts must not grow either. ``unwatched`` are too large for any of this.
     """
 
@@ -66,6 +79,7 @@ class Frozen:
     arrays: list[Part] = field(default_factory=list)
     copies: list[tuple[str, Any, Any]] = field(default_factory=list)
     owners: list[tuple[str, Any]] = field(default_factory=list)
+    forms: list[tuple[Slot, tuple[Any, ...]]] = field(default_factory=list)
     orders: list[tuple[str, dict[Any, Any]]] = field(default_factory=list)
     unwatched: list[str] = field(default_factory=list)
 
@@ -79,6 +93,7 @@ class FrozenGuard:
         self._arrays = [(part, part.read()) for part in watched.arrays]
         self._copies = watched.copies
         self._names = {*watched.names, *_CALLED_BY_TORCH}
+        self._forms = watched.forms
         self._orders = [(name, owner, keys_of(owner)) for name, owner in watched.orders]
         self._owners = [(name, owner, type(owner), set(attributes(owner))) for name, owner in watched.owners]
         self._keys = self._attributes()
@@ -108,15 +123,25 @@ class FrozenGuard:
                 tree.attributes(owner, keys)
             if not isinstance(owner, type):
                 tree.kind(owner, kind)
+        self._watch_order_and_forms(tree)
+        if self._variables:
+            tree.unwritten(os.environ._data, self._variables_hold)  # type: ignore[attr-defined]
+        if self._arrays or self._copies:
+            tree.otherwise(self._contents_hold)
+
+    def _watch_order_and_forms(self, tree: Tree) -> None:
+        for slot, form in self._forms:
+            tensor, holder = slot.get(), slot.holder()
+            if isinstance(holder, dict) and isinstance(tensor, torch.Tensor) and is_plain(tensor):
+                tree.entry(holder, slot.key, tensor)
+                tree.tensors([tensor])
+            else:
+                tree.otherwise(functools.partial(_has_form, slot, form))
         for _, owner, order in self._orders:
             if isinstance(owner, OrderedDict):  # its order is its own, not that of the dict beneath
                 tree.otherwise(functools.partial(_is_in_order, owner, order))
             else:
                 tree.unwritten(owner, functools.partial(_is_in_order, owner, order))
-        if self._variables:
-            tree.unwritten(os.environ._data, self._variables_hold)  # type: ignore[attr-defined]
-        if self._arrays or self._copies:
-            tree.otherwise(self._contents_hold)
 
     def _expect(self) -> Identities:
         identities = Identities()
@@ -130,6 +155,7 @@ class FrozenGuard:
             return (
                 self._identities.hold()
                 and all(len(owner) == length for _, owner, length in self._sizes)
+                and all(_has_form(slot, form) for slot, form in self._forms)
                 and all(_is_in_order(owner, order) for _, owner, order in self._orders)
                 and all(type(owner) is kind for _, owner, kind, _ in self._owners)
                 and self._attributes() == self._keys
@@ -157,6 +183,10 @@ class FrozenGuard:
                 yield f"{slot.name} was deleted"
             elif not same(_unwatched(before), _unwatched(now)):
                 yield f"{slot.name} was {_shown(before)} and is {_shown(now, other=_shown(before))}"
+        for slot, form in self._forms:
+            now = slot.get()
+            if _form(now) != form:
+                yield f"{slot.name} was {_tensor_shown(form)} and is {_tensor_shown(_form(now))}"
         for name, owner, kind, before in self._owners:
             if type(owner) is not kind:
                 yield f"{name} was a {kind.__name__} and is {_shown(owner, other=f'a {kind.__name__}')}"
@@ -193,22 +223,34 @@ def frozen(
     moving: Collection[str],
     *,
     methods: Collection[str] = (),
+    computes_names: bool = False,
     walks: bool = True,
 ) -> Frozen:
     """What to watch, given the names that captured code loads. ``moving`` are slots that eager regions change.
 
-    ``methods`` are those of the names that are only called, so that what cannot be called is not found by them. Not
+    ``methods`` are those of the names that are only called, so that what cannot be called is not found by them.
+    ``computes_names``: of the user's own objects everything is watched, since no name says what is read. Not
     ``walks``: that code asks dicts for entries by key only, so that new ones do not concern it.
     """
     result = Frozen(names, methods, walks)
     result.sizes.extend((f"the global {name}", getattr(nn.modules.module, f"_global{name}")) for name in _HOOKS)
+    walked = not _WALKERS.isdisjoint(names)
     for name, module in found.modules:
         own = vars(module)
         result.sizes.extend((f"{name}.{hooks}", own[hooks]) for hooks in _HOOKS)
-        if isinstance(module, _CONTAINERS):
+        if walked:
+            held = [(f"{name}.{kind}", own[kind]) for kind in _TENSORS if kind in own]
+            result.sizes.extend(held)
+            result.orders.extend(held)
+        if walked or isinstance(module, _CONTAINERS):
             result.sizes.append((name, own["_modules"]))
             result.orders.append((name, own["_modules"]))
     result.owners.extend(_owners(found))
+    result.forms.extend(
+        (slot, _form(tensor))
+        for slot, tensor in found.tensors
+        if slot.name not in moving and (slot.kind in ("parameter", "buffer") or slot.key in names)
+    )
     called = [slot for slot in found.called if slot.key in names or slot.key in _CALLED_BY_TORCH]
     result.values.extend((slot, slot.get()) for slot in (*called, *_codes(found)) if slot.name not in moving)
     if _variables(names):
@@ -218,7 +260,9 @@ def frozen(
         if id(part.owner) in constants or isinstance(part.owner, tuple):
             continue
         if part.kind not in ("items", "sequence", "set", "array"):
-            slots = ((slot, value) for slot, value in _slots(found, part, names) if slot.name not in moving)
+            whole = computes_names and part.kind in ("attributes", "fields") and is_of_user(type(part.owner))
+            read = {*names, *map(str, part.read())} if whole else names
+            slots = ((slot, value) for slot, value in _slots(found, part, read) if slot.name not in moving)
             result.values.extend((slot, value) for slot, value in slots if slot.key not in methods or callable(value))
         elif part.name not in moving and _is_named(found, part.owner, names):
             _watch_container(result, found, part, moving)
@@ -282,6 +326,8 @@ def _slots(found: Reach, part: Part, names: Collection[str]) -> Iterator[tuple[S
     content = part.read()
     if part.kind in ("modules", "cell"):
         keys = list(content)
+    elif part.kind in ("parameters", "buffers"):
+        keys = [key for key, value in content.items() if value is None]  # a tensor is guarded by its address
     elif part.kind == "attributes" and isinstance(part.owner, DATA_CLASSES) and not isinstance(part.owner, _NAMESPACES):
         keys = list(content) if _is_named(found, part.owner, names) else []
     elif part.kind in ("attributes", "fields", "class", "globals"):
@@ -326,9 +372,9 @@ def _is_registry(found: Reach, owner: Any) -> bool:
     todo, seen = list(found.slots_of(owner)), set[int]()
     for slot in todo:  # grows while it is walked
         if slot.kind == "global":
-            known = is_installed_file(str(slot.owner.get("__file__")))
+            known = is_installed_file(slot.owner.get("__file__"))
         elif isinstance(slot.owner, type):
-            known = is_installed_file(str(getattr(sys.modules.get(str(module_of(slot.owner))), "__file__", None)))
+            known = not is_of_user(slot.owner)
         else:
             known = bool(slot.above)
             fresh = [above for above in slot.above if id(above) not in seen]
@@ -358,6 +404,25 @@ def _is_named(found: Reach, owner: Any, names: Collection[str]) -> bool:
 def attributes(owner: Any) -> Mapping[str, Any]:
     """What an object or a class has of its own; nothing where it has slots only."""
     return vars(owner) if isinstance(owner, type) else attributes_of(owner) or {}
+
+
+def _form(value: Any) -> tuple[Any, ...]:
+    """What code can ask of a tensor and a replay does not."""
+    if not isinstance(value, torch.Tensor):
+        return (type(value),)
+    try:
+        return type(value), value.dtype, tuple(value.shape)
+    except (RuntimeError, ValueError):  # an uninitialised parameter
+        return (type(value),)
+
+
+def _has_form(slot: Slot, form: tuple[Any, ...]) -> bool:
+    return _form(slot.get()) == form
+
+
+def _tensor_shown(form: tuple[Any, ...]) -> str:
+    kind, *rest = form
+    return f"a {kind.__name__}" + (f" {rest[0]} {list(rest[1])}" if rest else "")
 
 
 def _is_in_order(owner: dict[Any, Any], order: list[Any]) -> bool:

@@ -28,7 +28,7 @@ from graphspec.runtime.holdings.slots import MISSING, Slot
 from graphspec.runtime.holdings.storages import Layout, layout_of, quiet
 from graphspec.runtime.holdings.untouched import Tree
 
-__all__ = ["Guard", "aliases"]
+__all__ = ["Guard", "aliases", "is_plain"]
 
 _pointer = torch._C.TensorBase.data_ptr  # unbound: no look-up for each tensor
 
@@ -69,8 +69,8 @@ class Guard:
         self._subject = subject
         with quiet():
             self._entries = [_Entry(tuple(slots), tensor, layout_of(tensor)) for slots, tensor in entries]
-            plain = [entry.tensor for entry in self._entries if _is_plain(entry.tensor)]
-            self._others = [entry for entry in self._entries if not _is_plain(entry.tensor)]
+            plain = [entry.tensor for entry in self._entries if is_plain(entry.tensor)]
+            self._others = [entry for entry in self._entries if not is_plain(entry.tensor)]
             self._tensors = tuple(plain)
             self._pointers = [tensor.data_ptr() for tensor in plain]
             self._layouts = [_layout(tensor) for tensor in plain]
@@ -147,7 +147,7 @@ class Guard:
                 yield f"{name} was switched from {_mode(before)} to {_mode(module.training)}"
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
     """Whether the tensor has one address, and a shape and strides that C++ can compare."""
     if tensor.layout != torch.strided or hasattr(type(tensor), "__tensor_flatten__"):
         return False

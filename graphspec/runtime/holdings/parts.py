@@ -44,6 +44,7 @@ DATA_CLASSES = (
 _LEAVES = frozenset(VALUE_TYPES)
 _MODULE_DICTS = {"_parameters": "parameters", "_buffers": "buffers", "_modules": "modules"}
 _STDLIB = sysconfig.get_path("stdlib")
+_INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 _LIBRARIES = frozenset({"torch", "torch_npu", "torchair", "numpy", "graphspec"})
 _DATA_OF_LIBRARIES = ("torch.nn.", "torch.optim.", "torch.amp.", "torch.cuda.amp.", "torch_npu.npu.amp")
 _CONTAINERS: Any = dict | list | tuple | set | frozenset | deque
@@ -89,6 +90,17 @@ def is_array(value: Any) -> bool:
 def module_of(value: Any) -> str | None:
     """Where a class or a function says it is from; what `exec` makes may not say."""
     return getattr(value, "__module__", None)
+
+
+def is_installed_file(path: object) -> bool:
+    """Whether a file belongs to an installed library."""
+    return str(path).startswith(_INSTALLED)
+
+
+def is_of_user(kind: type) -> bool:
+    """Whether a class is from a file of the user's, not of an installed library."""
+    module = module_of(kind)
+    return not is_library(module) and not is_installed_file(getattr(sys.modules.get(str(module)), "__file__", None))
 
 
 def is_library(module: str | None) -> bool:

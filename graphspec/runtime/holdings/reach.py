@@ -23,7 +23,16 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from graphspec.runtime.holdings.parts import code_parts, function_of, is_leaf, is_library, module_of, names_in, parts_of
+from graphspec.runtime.holdings.parts import (
+    code_parts,
+    function_of,
+    is_leaf,
+    is_library,
+    is_of_user,
+    module_of,
+    names_in,
+    parts_of,
+)
 from graphspec.runtime.holdings.slots import MISSING, Part, Slot, SlotKind
 from graphspec.runtime.holdings.storages import storage_of, weak
 
@@ -103,9 +112,11 @@ class _Walk:
         self.classes: dict[type, _ClassEntry] = {}
 
     def run(self) -> None:
-        while self.queue:
+        known = -1
+        while self.queue or len(self.classes) != known:
             while self.queue:
                 self.visit(*self.queue.popleft())
+            known = len(self.classes)
             for kind in tuple(self.classes):
                 self.visit_class(kind)
 
@@ -113,7 +124,7 @@ class _Walk:
         """Note that ``slot`` holds ``value``; queue what is new."""
         if isinstance(value, type):
             for kind in value.__mro__:
-                if not is_library(module_of(kind)):
+                if is_of_user(kind):
                     self.classes.setdefault(kind, _ClassEntry())
             return
         is_generator = type(value) is torch.Generator  # isinstance goes through a slow metaclass
@@ -221,6 +232,9 @@ class _Walk:
             entry.data.extend(data)
             self.parts.append(Part(kind.__name__, kind, "class", tuple(data)))
             self.class_data(kind, data, entry.instances)
+            if is_of_user(kind):
+                for key in data:
+                    self.edge(vars(kind)[key], Slot(f"{kind.__name__}.{key}", kind, key, "attribute"))
 
     def class_data(self, kind: type, keys: Iterable[str], instances: Iterable[tuple[Any, str]]) -> None:
         """A class attribute is a slot of each instance: that is where an assignment would shadow it."""

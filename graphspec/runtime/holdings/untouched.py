@@ -136,6 +136,8 @@ class Tree:
     def tensors(self, tensors: Collection[torch.Tensor]) -> None:
         """Expect plain tensors to keep address, shape, strides and dtype."""
         for tensor in tensors:
+            if not self._is_new("tensor", id(tensor)):
+                continue
             layout = (list(tensor.shape), list(tensor.stride()))
             keys = (type(tensor), torch._C._dispatch_keys(tensor))
             _leaf(self._node(tensor).add_tensor_match_guard, tensor, *layout, "", then=keys)

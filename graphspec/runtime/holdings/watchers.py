@@ -100,7 +100,14 @@ def guard_for(context: Context, graphs: GraphSet) -> Watchers:
                 f"a graph reads a tensor {list(tensor.shape)} that no attribute, closure or global leads to; it is "
                 "kept alive, but nobody can see it replaced"
             )
-    host = frozen(found, graphs.loaded, graphs.moving, methods=graphs.methods, walks=graphs.walks)
+    host = frozen(
+        found,
+        graphs.loaded,
+        graphs.moving | graphs.rebound,
+        methods=graphs.methods,
+        computes_names=graphs.computes_names,
+        walks=graphs.walks,
+    )
     context.warn(*(f"{name} is too large to be compared on every run: do not change it" for name in host.unwatched))
     return Watchers(Guard(list(expected.values()), found.modules), FrozenGuard(host))
 

@@ -26,7 +26,7 @@ def build_fake(spec: language.Spec, world: FakeWorld, placement: Placement) -> A
         try:
             return build_model(replace(spec, model=replace(spec.model, weights=None)), torch.device("cpu"), factory)
         except ModelError as error:
-            if "UninitializedParameter" in str(error.__cause__):
+            if "UninitializedParameter" in error.message:
                 message = f"the factory {spec.model.factory} makes a lazy module, whose parameters have no shape"
                 raise ModelError(message, hint="give all sizes: nn.Linear(in_features, out_features)") from None
             if error.__cause__ is None or not lacks_value(error.__cause__):
