@@ -520,7 +520,7 @@ def test_a_model_may_ask_whether_it_is_captured_and_do_the_same_otherwise(case):
             def forward(self, x):
                 return x + x if asked() else x * 2
     """
-    runner, x = case.open(model, SPEC), torch.randn(4)
+    runner, x = case.open(model, SPEC.replace("MORE", "")), torch.randn(2, 4)
     assert torch.equal(runner.run(x=x)["y"], x * 2)
 
 
