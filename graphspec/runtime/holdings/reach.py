@@ -232,7 +232,7 @@ class _Walk:
             entry.data.extend(data)
             self.parts.append(Part(kind.__name__, kind, "class", tuple(data)))
             self.class_data(kind, data, entry.instances)
-            if is_of_user(kind):
+            if not entry.instances:  # a class that is used by its own name
                 for key in data:
                     self.edge(vars(kind)[key], Slot(f"{kind.__name__}.{key}", kind, key, "attribute"))
 
