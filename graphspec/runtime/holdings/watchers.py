@@ -27,16 +27,26 @@ class Watchers:
         self._left = PATIENCE if available() else 0
         self._held = True
         self._tree: Tree | None = None
-        self._checks: list[Callable[[], bool]] = []  # the one that held last comes first
+        self._checks: list[Callable[[], bool]] = []  # the one that held last comes first, and is the likely one
+        self._likely: Callable[[], bool] = _never
         self._examine()
 
     def check(self) -> None:
         """Pass, or raise GuardError naming what moved or changed since capture."""
-        for place, untouched in enumerate(self._checks):
+        try:  # in this very frame: every call counts while the caches are cold
+            if self._likely():
+                self._held = True
+                return
+        except Exception:  # noqa: BLE001, S110 # a vanished place raises what its kind raises; the guards name it
+            pass
+        self._check_others()
+
+    def _check_others(self) -> None:
+        for place, untouched in enumerate(self._checks[1:], 1):
             if _holds(untouched):
                 self._held = True
-                if place:
-                    self._checks.insert(0, self._checks.pop(place))
+                self._checks.insert(0, self._checks.pop(place))
+                self._likely = untouched
                 return
         self._examine()
 
@@ -46,7 +56,7 @@ class Watchers:
             guard.check()
         self._left = PATIENCE if self._held and self._left else self._left - 1
         if self._left <= 0:
-            self._left, self._checks = 0, []
+            self._left, self._checks, self._likely = 0, [], _never
             return
         self._held = False
         try:
@@ -56,6 +66,7 @@ class Watchers:
             return
         if all(guard.holds() for guard in self.guards):  # else something was written since they passed
             self._checks.insert(0, untouched)
+            self._likely = untouched
             del self._checks[MODES:]
 
     def _fresh(self) -> Callable[[], bool]:
@@ -63,6 +74,7 @@ class Watchers:
         if written:
             self._restless |= written
             self._checks.clear()  # they expect the versions of before
+            self._likely = _never
         self._tree = Tree(self._restless)
         for guard in self.guards:
             guard.watch(self._tree)
@@ -74,6 +86,10 @@ def _holds(untouched: Callable[[], bool]) -> bool:
         return untouched()
     except Exception:  # noqa: BLE001 # a vanished place raises what its kind raises; the guards name it
         return False
+
+
+def _never() -> bool:
+    return False
 
 
 def guard_for(context: Context, graphs: GraphSet) -> Watchers:
