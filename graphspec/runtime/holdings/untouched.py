@@ -1,8 +1,8 @@
 """A quick answer to "was anything touched since the guards passed?", before every replay, in one call of C++.
 
 The guards compare hundreds of places one by one in Python; right after a replay, with cold caches, that takes 20% of a
-replay of llama-decode and more. A Python dict has a version that every write changes, so one comparison answers for all that a
-dict holds, and torch.compile's own guard tree makes these comparisons in C++: 6 to 8% (benchmarks/guards.py).
+replay of llama-decode and more. A Python dict has a version that every write changes, so one comparison answers for all
+that a dict holds, and torch.compile's own guard tree makes these comparisons in C++: 6 to 8% (benchmarks/guards.py).
 
 Invariants:
 - `Tree` may only err towards "touched": what it rejects is examined by the guards, which decide.
