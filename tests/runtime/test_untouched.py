@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from graphspec.errors import GuardError
-from graphspec.runtime.holdings.frozen import FrozenGuard, frozen
+from graphspec.runtime.holdings.frozen import frozen
+from graphspec.runtime.holdings.frozen_guard import FrozenGuard
 from graphspec.runtime.holdings.guards import Guard
 from graphspec.runtime.holdings.reach import reach
 from graphspec.runtime.holdings.untouched import available

@@ -11,7 +11,7 @@ Four passes, each over all buckets from the largest to the smallest, each from t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -163,10 +163,7 @@ class _Capturer:
         Its inputs are in other memory, so that an input which the first run kept is told from this run's own.
         """
         values = self._calls.start(bucket, run=1)
-        inputs = self._context.buffers.input_storages
-        for name, value in values.env.items():
-            if isinstance(value, torch.Tensor) and value.untyped_storage()._cdata in inputs:
-                values.env[name] = value.clone(memory_format=torch.preserve_format)
+        self._context.buffers.move_inputs(values.env)
         recordings: dict[str, Recording] = {}
         findings: list[Diagnostic] = []
         for stage in stages:
@@ -212,23 +209,22 @@ class _Capturer:
 
         Only the later ones ran as in a capture, which a model may ask for: what differs is called once more without.
         """
-        differing = {key[1] for key, first in self._first.items() if any(self._other_first(key, first))}
+        differing = {
+            key: first for key, first in self._first.items() if any(first_call(key[0], first, self._dry[key].recording))
+        }
         findings: list[Diagnostic] = []
         for bucket, stages in self._stages:
-            if differing.isdisjoint(stage.event.bucket for stage in stages):
+            keys = [(stage.event.region, stage.event.bucket) for stage in stages]
+            if differing.keys().isdisjoint(key for key, stage in zip(keys, stages, strict=True) if stage.fresh):
                 continue
             self._session.rewind()
             values = self._calls.start(bucket, run=1)
-            for stage in stages:
-                key = stage.event.region, stage.event.bucket
+            for key, stage in zip(keys, stages, strict=True):
                 with Recorder(stage.event.region) as recorder:
                     self._calls.call(stage.event, values)
-                if stage.fresh and key in self._first and any(self._other_first(key, self._first[key])):
-                    findings += first_call(key[0], self._first[key], recorder.recording)
+                if stage.fresh and key in differing:
+                    findings += first_call(key[0], differing[key], recorder.recording)
         return findings
-
-    def _other_first(self, key: tuple[str, Bucket], first: Recording) -> Iterator[Diagnostic]:
-        return first_call(key[0], first, self._dry[key].recording)
 
     def _prove(self) -> None:
         """Replay each graph on the inputs of the dry run; other results mean that something was frozen."""

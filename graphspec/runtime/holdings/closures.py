@@ -20,7 +20,7 @@ def constant_cells(functions: Iterable[types.FunctionType]) -> frozenset[int]:
     stored: dict[types.CodeType, frozenset[str]] = {}
     for function in functions:
         code = function.__code__
-        if not function.__closure__ or not is_installed(code):
+        if not function.__closure__ or not is_installed_file(code.co_filename):
             continue
         if code not in chains:
             outer = _outermost(function)
@@ -34,11 +34,6 @@ def constant_cells(functions: Iterable[types.FunctionType]) -> frozenset[int]:
             if name not in stored[maker]:
                 found.add(id(cell))
     return frozenset(found)
-
-
-def is_installed(code: types.CodeType) -> bool:
-    """Whether this is code of an installed library."""
-    return is_installed_file(code.co_filename)
 
 
 def _outermost(function: types.FunctionType) -> types.CodeType | None:

@@ -27,8 +27,6 @@ _WALKING = frozenset({
     "iter", "filter", "reversed", "reduce", "get", "setdefault", "pop", "popitem", "keys", "values", "items", "copy",
     "next",
 })  # fmt: skip
-
-
 #: What reads all attributes of an object, or some by a name that no constant says.
 _WHOLE = frozenset({"asdict", "astuple", "vars", "__dict__", "attrgetter", "__getattribute__"})
 
@@ -38,6 +36,7 @@ class CodeNames:
 
     def __init__(self) -> None:
         self._codes: set[types.CodeType] = set()
+        self._disassembled: dict[types.CodeType, list[dis.Instruction]] = {}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -59,38 +58,35 @@ class CodeNames:
 
         A text constant that could be a name counts too: ``getattr(self, "scale")``.
         """
-        return frozenset(
-            str(instruction.argval)
-            for code in tuple(self._codes)
-            if _is_watched(code.co_filename)
-            for instruction in dis.get_instructions(code)
-            if instruction.opname in _LOADS or _is_name(instruction)
-        )
+        return frozenset(str(each.argval) for each in self._watched() if each.opname in _LOADS or _is_name(each))
 
     def methods(self) -> frozenset[str]:
         """Of these, the names that are only ever called, as ``x.sum()``: what they find is no number."""
-        other = {
-            str(instruction.argval)
-            for code in tuple(self._codes)
-            if _is_watched(code.co_filename)
-            for instruction in dis.get_instructions(code)
-            if (instruction.opname in _LOADS and not _loads_method(instruction)) or _is_name(instruction)
-        }
-        return self.loaded() - other
+        loads = (each for each in self._watched() if each.opname in _LOADS and not _loads_method(each))
+        constants = filter(_is_name, self._watched())
+        return self.loaded() - {str(each.argval) for each in (*loads, *constants)}
 
     def computes_names(self) -> bool:
         """Whether code of the user's own reads attributes by names that it makes, or all of an object at once."""
-        own = (code for code in tuple(self._codes) if not is_installed_file(code.co_filename))
-        return any(_computes_names(list(dis.get_instructions(code))) for code in own if _is_watched(code.co_filename))
+        codes = (code for code in tuple(self._codes) if _is_watched(code.co_filename))
+        return any(_computes_names(self._instructions(c)) for c in codes if not is_installed_file(c.co_filename))
 
     def walks(self) -> bool:
         """Whether any of these functions could see more of a dict or a set than the entries it asks for by key."""
         return any(
-            instruction.opname in _WALKS or (instruction.opname in _LOADS and instruction.argval in _WALKING)
-            for code in tuple(self._codes)
-            if _is_watched(code.co_filename)
-            for instruction in dis.get_instructions(code)
+            each.opname in _WALKS or (each.opname in _LOADS and each.argval in _WALKING) for each in self._watched()
         )
+
+    def _watched(self) -> Iterator[dis.Instruction]:
+        """Every instruction of the model's own code."""
+        for code in tuple(self._codes):
+            if _is_watched(code.co_filename):
+                yield from self._instructions(code)
+
+    def _instructions(self, code: types.CodeType) -> list[dis.Instruction]:
+        if code not in self._disassembled:
+            self._disassembled[code] = list(dis.get_instructions(code))
+        return self._disassembled[code]
 
     def _note(self, frame: types.FrameType, event: str, _: Any) -> None:
         if event == "call":

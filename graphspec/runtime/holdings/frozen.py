@@ -16,36 +16,20 @@ import argparse
 import functools
 import os
 import types
-from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from graphspec.errors import GuardError
-from graphspec.runtime import hazards
-from graphspec.runtime.holdings.closures import constant_cells, is_installed
-from graphspec.runtime.holdings.guards import is_plain
-from graphspec.runtime.holdings.identities import Identities
-from graphspec.runtime.holdings.objects import keys_of, same, same_keys
-from graphspec.runtime.holdings.parts import (
-    DATA_CLASSES,
-    VALUE_TYPES,
-    is_installed_file,
-    is_library,
-    is_of_user,
-    module_of,
-)
+from graphspec.runtime.holdings.closures import constant_cells
+from graphspec.runtime.holdings.parts import DATA_CLASSES, VALUE_TYPES, is_from_library, is_installed_file, is_of_user
 from graphspec.runtime.holdings.reach import Reach
-from graphspec.runtime.holdings.slots import MISSING, Part, Slot, attributes_of
-from graphspec.runtime.holdings.untouched import Tree
+from graphspec.runtime.holdings.slots import MISSING, Part, Slot, upwards
 
 _CALLED_BY_TORCH = frozenset({"forward", "__call__"})
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-_WATCH = str(Path(hazards.__file__).parent)
 _GUARDED = frozenset({"training", "_modules", "_parameters", "_buffers"})
 _CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 _TENSORS = ("_parameters", "_buffers")
@@ -68,7 +52,8 @@ class Frozen:
     ``copies`` are long containers, compared as wholes. ``owners``, modules and other objects and classes, must get no
     attribute that is among ``names``, and stay what they are. ``forms`` are tensors that keep type, dtype and shape, of
     which code may ask though no graph reads the tensor itself. ``orders`` are dicts that keep the order of their keys.
-    ``walks``: dicts must not grow either. ``unwatched`` are too large for any of this.
+    ``walks``: dicts must not grow either. ``variables`` are those of the environment. ``unwatched`` are too large for
+    any of this.
     """
 
     names: Collection[str]
@@ -79,142 +64,10 @@ class Frozen:
     arrays: list[Part] = field(default_factory=list)
     copies: list[tuple[str, Any, Any]] = field(default_factory=list)
     owners: list[tuple[str, Any]] = field(default_factory=list)
-    forms: list[tuple[Slot, tuple[Any, ...]]] = field(default_factory=list)
+    forms: list[Slot] = field(default_factory=list)
     orders: list[tuple[str, dict[Any, Any]]] = field(default_factory=list)
+    variables: list[str] = field(default_factory=list)
     unwatched: list[str] = field(default_factory=list)
-
-
-class FrozenGuard:
-    """The check that host values are what the graphs were captured with."""
-
-    def __init__(self, watched: Frozen) -> None:
-        self._values = watched.values
-        self._sizes = [(name, owner, len(owner)) for name, owner in watched.sizes]
-        self._arrays = [(part, part.read()) for part in watched.arrays]
-        self._copies = watched.copies
-        self._names = {*watched.names, *_CALLED_BY_TORCH}
-        self._forms = watched.forms
-        self._orders = [(name, owner, keys_of(owner)) for name, owner in watched.orders]
-        self._owners = [(name, owner, type(owner), set(attributes(owner))) for name, owner in watched.owners]
-        self._keys = self._attributes()
-        self._methods = watched.methods
-        self._variables = _variables(watched.names)
-        self._identities = self._expect()
-
-    def check(self) -> None:
-        """Pass, or raise GuardError with the name of every value that changed, and what it was and is."""
-        if self.holds():
-            return
-        findings = list(dict.fromkeys(self._examine()))
-        if findings:
-            message = f"the graphs were captured with other host values: {'; '.join(findings)}"
-            raise GuardError(message, hint="call runner.recapture(), or put back what was there")
-        self._values = [(slot, slot.get()) for slot, _ in self._values]  # equal values in other objects
-        self._identities = self._expect()
-        self._keys = self._attributes()
-
-    def watch(self, tree: Tree) -> None:
-        """Have a tree expect all that `check` looks at."""
-        self._identities.watch(tree)
-        for _, owner, length in self._sizes:
-            tree.length(owner, length)
-        for (_, owner, kind, _), keys in zip(self._owners, self._keys, strict=True):
-            if keys or attributes_of(owner) is not None:
-                tree.attributes(owner, keys)
-            if not isinstance(owner, type):
-                tree.kind(owner, kind)
-        self._watch_order_and_forms(tree)
-        if self._variables:
-            tree.unwritten(os.environ._data, self._variables_hold)  # type: ignore[attr-defined]
-        if self._arrays or self._copies:
-            tree.otherwise(self._contents_hold)
-
-    def _watch_order_and_forms(self, tree: Tree) -> None:
-        for slot, form in self._forms:
-            tensor, holder = slot.get(), slot.holder()
-            if isinstance(holder, dict) and isinstance(tensor, torch.Tensor) and is_plain(tensor):
-                tree.entry(holder, slot.key, tensor)
-                tree.tensors([tensor])
-            else:
-                tree.otherwise(functools.partial(_has_form, slot, form))
-        for _, owner, order in self._orders:
-            if isinstance(owner, OrderedDict):  # its order is its own, not that of the dict beneath
-                tree.otherwise(functools.partial(_is_in_order, owner, order))
-            else:
-                tree.unwritten(owner, functools.partial(_is_in_order, owner, order))
-
-    def _expect(self) -> Identities:
-        identities = Identities()
-        for slot, value in self._values:
-            identities.expect(slot, value)
-        return identities
-
-    def holds(self) -> bool:
-        """Whether everything is as it was, by the quick comparison."""
-        try:
-            return (
-                self._identities.hold()
-                and all(len(owner) == length for _, owner, length in self._sizes)
-                and all(_has_form(slot, form) for slot, form in self._forms)
-                and all(_is_in_order(owner, order) for _, owner, order in self._orders)
-                and all(type(owner) is kind for _, owner, kind, _ in self._owners)
-                and self._attributes() == self._keys
-                and self._contents_hold()
-                and self._variables_hold()
-            )
-        except Exception:  # noqa: BLE001 # a vanished place raises what its kind raises; the examination names it
-            return False
-
-    def _attributes(self) -> list[set[str]]:
-        return [set(attributes(owner)) for _, owner, _, _ in self._owners]
-
-    def _contents_hold(self) -> bool:
-        return all(part.read() == content for part, content in self._arrays) and all(
-            owner == copy for _, owner, copy in self._copies
-        )
-
-    def _variables_hold(self) -> bool:
-        return all(os.environ.get(name) == value for name, value in self._variables.items())
-
-    def _examine(self) -> Iterator[str]:
-        for slot, before in self._values:
-            now = slot.get()
-            if now is MISSING:
-                yield f"{slot.name} was deleted"
-            elif not same(_unwatched(before), _unwatched(now)):
-                yield f"{slot.name} was {_shown(before)} and is {_shown(now, other=_shown(before))}"
-        for slot, form in self._forms:
-            now = slot.get()
-            if _form(now) != form:
-                yield f"{slot.name} was {_tensor_shown(form)} and is {_tensor_shown(_form(now))}"
-        for name, owner, kind, before in self._owners:
-            if type(owner) is not kind:
-                yield f"{name} was a {kind.__name__} and is {_shown(owner, other=f'a {kind.__name__}')}"
-            added = {key: value for key, value in attributes(owner).items() if key in self._names and key not in before}
-            yield from (
-                f"{name}.{key} was added, as {_shown(value)}"
-                for key, value in added.items()
-                if not _is_wrapper_of_torch(value)
-                and not same(getattr(kind, key, MISSING), value)
-                and (key not in self._methods or callable(value))
-            )
-        yield from self._examine_containers()
-        for name, value in self._variables.items():
-            if os.environ.get(name) != value:
-                yield f"the environment variable {name} was {_shown(value)} and is {_shown(os.environ.get(name))}"
-
-    def _examine_containers(self) -> Iterator[str]:
-        for name, owner, length in self._sizes:
-            if len(owner) != length:
-                what = "hook" if "hooks" in name else "item"
-                yield f"{name} had {length} {what}{'s' * (length != 1)} and has {len(owner)}"
-        yield from (
-            f"the order of {name} changed"
-            for name, owner, order in self._orders
-            if len(owner) == len(order) and not _is_in_order(owner, order)
-        )
-        yield from (f"the numbers in {part.name} changed" for part, old in self._arrays if part.read() != old)
-        yield from (f"the items of {name} changed" for name, owner, old in self._copies if owner != old)
 
 
 def frozen(
@@ -232,7 +85,7 @@ def frozen(
     ``computes_names``: of the user's own objects everything is watched, since no name says what is read. Not
     ``walks``: that code asks dicts for entries by key only, so that new ones do not concern it.
     """
-    result = Frozen(names, methods, walks)
+    result = Frozen({*names, *_CALLED_BY_TORCH}, methods, walks)
     result.sizes.extend((f"the global {name}", getattr(nn.modules.module, f"_global{name}")) for name in _HOOKS)
     walked = not _WALKERS.isdisjoint(names)
     for name, module in found.modules:
@@ -247,13 +100,14 @@ def frozen(
             result.orders.append((name, own["_modules"]))
     result.owners.extend(_owners(found))
     result.forms.extend(
-        (slot, _form(tensor))
-        for slot, tensor in found.tensors
+        slot
+        for slot, _ in found.tensors
         if slot.name not in moving and (slot.kind in ("parameter", "buffer") or slot.key in names)
     )
-    called = [slot for slot in found.called if slot.key in names or slot.key in _CALLED_BY_TORCH]
+    called = [slot for slot in found.called if slot.key in result.names]
     result.values.extend((slot, slot.get()) for slot in (*called, *_codes(found)) if slot.name not in moving)
-    if _variables(names):
+    result.variables.extend(_variables(names))
+    if result.variables:
         result.values.append((Slot("os.environ", vars(os), "environ", "global"), os.environ))
     constants = constant_cells(found.functions())
     for part in found.parts:
@@ -273,7 +127,7 @@ def _owners(found: Reach) -> Iterator[tuple[str, Any]]:
     """Everything that has attributes: modules and other objects, and their classes."""
     for part in found.parts:
         owner = part.owner
-        known = isinstance(owner, (nn.Module, *_NAMESPACES)) or not is_library(module_of(type(owner)))
+        known = isinstance(owner, (nn.Module, *_NAMESPACES)) or not is_from_library(type(owner))
         if part.kind in ("attributes", "fields") and known and not isinstance(owner, torch.Tensor):
             yield part.name, owner
     yield from ((kind.__name__, kind) for kind in found.classes)
@@ -282,16 +136,15 @@ def _owners(found: Reach) -> Iterator[tuple[str, Any]]:
 def _codes(found: Reach) -> Iterator[Slot]:
     """What a tool that reloads edited files puts into functions that are there already. Libraries are not edited."""
     for function in found.functions():
-        if not is_installed(function.__code__):
+        if not is_installed_file(function.__code__.co_filename):
             name = found.slots_of(function)[0].name
             yield from (Slot(f"{name}.{key}", function, key, "attribute") for key in ("__code__", *_DEFAULTS))
 
 
-def _variables(names: Collection[str]) -> dict[str, str | None]:
+def _variables(names: Collection[str]) -> Iterator[str]:
     """The environment variables that loaded code may ask for, those that are not set included."""
-    if "environ" not in names and "getenv" not in names:
-        return {}
-    return {name: os.environ.get(name) for name in names if name.isupper() or name in os.environ}
+    if "environ" in names or "getenv" in names:
+        yield from (name for name in names if name.isupper() or name in os.environ)
 
 
 def _watch_container(result: Frozen, found: Reach, part: Part, moving: Collection[str]) -> None:
@@ -355,7 +208,7 @@ def _inherited(part: Part, own: Collection[str], names: Collection[str]) -> Iter
     """Class attributes as seen from an instance, which an assignment to the instance would hide."""
     seen = set(own)
     for kind in type(part.owner).__mro__:
-        if is_library(module_of(kind)):
+        if is_from_library(kind):
             continue
         for key, value in vars(kind).items():
             plain = not key.startswith("__") and not hasattr(type(value), "__get__")
@@ -369,79 +222,32 @@ def _inherited(part: Part, own: Collection[str], names: Collection[str]) -> Iter
 
 def _is_registry(found: Reach, owner: Any) -> bool:
     """Whether a container belongs to an installed library, which registers what else the process imports or makes."""
-    todo, seen = list(found.slots_of(owner)), set[int]()
-    for slot in todo:  # grows while it is walked
-        if slot.kind == "global":
-            known = is_installed_file(slot.owner.get("__file__"))
-        elif isinstance(slot.owner, type):
-            known = not is_of_user(slot.owner)
-        else:
-            known = bool(slot.above)
-            fresh = [above for above in slot.above if id(above) not in seen]
-            seen.update(map(id, fresh))
-            todo += fresh
-        if not known:
-            return False
-    return bool(todo)
+    slots = list(upwards(found.slots_of(owner), lambda slot: not _is_top(slot)))
+    return bool(slots) and all(map(_is_installed, slots))
+
+
+def _is_top(slot: Slot) -> bool:
+    return slot.kind == "global" or isinstance(slot.owner, type)
+
+
+def _is_installed(slot: Slot) -> bool:
+    """Whether a library holds this slot, or what holds its owner does."""
+    if slot.kind == "global":
+        return is_installed_file(slot.owner.get("__file__"))
+    return not is_of_user(slot.owner) if isinstance(slot.owner, type) else bool(slot.above)
 
 
 def _is_named(found: Reach, owner: Any, names: Collection[str]) -> bool:
     """Whether loaded code can get to a container: by a name that holds it, or what it is in, and so on up."""
-    todo, seen = list(found.slots_of(owner)), set[int]()
-    for slot in todo:  # grows while it is walked
-        # The key of an item is no way to it: what matters is whether something leads to what holds the item.
-        if slot.kind == "cell" or (slot.key in names if slot.kind != "item" else not slot.above):
-            return True
-        if isinstance(slot.owner, types.FunctionType) and slot.key in _DEFAULTS:
-            return True
-        if slot.kind == "item" or isinstance(slot.owner, _HOLDERS):
-            fresh = [above for above in slot.above if id(above) not in seen]
-            seen.update(map(id, fresh))
-            todo += fresh
-    return False
+    slots = upwards(found.slots_of(owner), lambda slot: slot.kind == "item" or isinstance(slot.owner, _HOLDERS))
+    return any(_leads_to_code(slot, names) for slot in slots)
 
 
-def attributes(owner: Any) -> Mapping[str, Any]:
-    """What an object or a class has of its own; nothing where it has slots only."""
-    return vars(owner) if isinstance(owner, type) else attributes_of(owner) or {}
-
-
-def _form(value: Any) -> tuple[Any, ...]:
-    """What code can ask of a tensor and a replay does not."""
-    if not isinstance(value, torch.Tensor):
-        return (type(value),)
-    try:
-        return type(value), value.dtype, tuple(value.shape)
-    except (RuntimeError, ValueError):  # an uninitialised parameter
-        return (type(value),)
-
-
-def _has_form(slot: Slot, form: tuple[Any, ...]) -> bool:
-    return _form(slot.get()) == form
-
-
-def _tensor_shown(form: tuple[Any, ...]) -> str:
-    kind, *rest = form
-    return f"a {kind.__name__}" + (f" {rest[0]} {list(rest[1])}" if rest else "")
-
-
-def _is_in_order(owner: dict[Any, Any], order: list[Any]) -> bool:
-    return same_keys(keys_of(owner), order)
-
-
-def _unwatched(value: Any) -> Any:
-    """A function without the wrapper of a watch: another thread may be capturing another spec just now."""
-    own = isinstance(value, types.FunctionType) and value.__code__.co_filename.startswith(_WATCH)
-    return getattr(value, "__wrapped__", value) if own else value
-
-
-def _is_wrapper_of_torch(value: Any) -> bool:
-    """Whether torch itself put a function here: `make_graphed_callables` replaces ``forward`` by its equal."""
-    return isinstance(value, types.FunctionType) and is_library(module_of(value))
-
-
-def _shown(value: Any, other: str = "") -> str:
-    """A value in a message, or what it is; another one of the kind where ``other`` reads the same."""
-    text = repr(value) if isinstance(value, (int, float, complex, bool, str, type(None), tuple)) else ""
-    shown = text if text and len(text) <= 40 else f"a {type(value).__name__}"  # noqa: PLR2004
-    return f"another {type(value).__name__}" if shown == other else shown
+def _leads_to_code(slot: Slot, names: Collection[str]) -> bool:
+    if slot.kind == "item":  # its key is no way to it: what matters is whether something leads to what holds the item
+        return not slot.above
+    return (
+        slot.kind == "cell"
+        or slot.key in names
+        or (isinstance(slot.owner, types.FunctionType) and slot.key in _DEFAULTS)
+    )

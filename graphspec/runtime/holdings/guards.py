@@ -24,7 +24,7 @@ from torch import nn
 
 from graphspec.errors import GuardError
 from graphspec.runtime.holdings.identities import Identities
-from graphspec.runtime.holdings.slots import MISSING, Slot
+from graphspec.runtime.holdings.slots import MISSING, Slot, upwards
 from graphspec.runtime.holdings.storages import Layout, layout_of, quiet
 from graphspec.runtime.holdings.untouched import Tree
 
@@ -161,20 +161,9 @@ def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def _paths(slots: Iterable[Slot]) -> list[tuple[Slot, Any]]:
     """Every slot on the way to these, with what it holds: rebinding one of them rebinds all that lies behind."""
-    paths = {id(above): (above, slot.owner) for slot in _above(slots) for above in slot.above}
+    paths = {id(above): (above, slot.owner) for slot in upwards(slots) for above in slot.above}
     # What already leads elsewhere at the capture was not the way there.
     return [(above, owner) for above, owner in paths.values() if above.get() is owner]
-
-
-def _above(slots: Iterable[Slot]) -> Iterator[Slot]:
-    """These slots, then those that hold their owners, and so on up to the roots; each once."""
-    todo = list(slots)
-    seen = {id(slot) for slot in todo}
-    for slot in todo:  # grows while it is walked
-        yield slot
-        fresh = [above for above in slot.above if id(above) not in seen]
-        seen.update(map(id, fresh))
-        todo += fresh
 
 
 def _reason(slot: Slot, expected: Any, broken: Mapping[int, Slot]) -> str | None:
@@ -184,7 +173,7 @@ def _reason(slot: Slot, expected: Any, broken: Mapping[int, Slot]) -> str | None
         return "was deleted"
     if found is not expected:
         return "was rebound"
-    culprit = next((above for above in _above([slot]) if id(above) in broken), None)
+    culprit = next((above for above in upwards([slot]) if id(above) in broken), None)
     return None if culprit is None else f"was rebound with {culprit.name}"
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from operator import getitem, is_
 from typing import Any
 
-from graphspec.runtime.holdings.slots import Slot, attributes_of
+from graphspec.runtime.holdings.slots import Slot, attributes_of, overrides_reading
 from graphspec.runtime.holdings.untouched import Tree
 
 
@@ -90,5 +90,4 @@ class Identities:
 
 def _is_plain_attribute(kind: type, key: str) -> bool:
     """Whether ``getattr`` reads this key of the instance's dict, and runs no code of the class."""
-    overridden = any("__getattribute__" in vars(base) for base in kind.__mro__[:-1])
-    return not overridden and not any(key in vars(base) for base in kind.__mro__)
+    return not overrides_reading(kind) and not any(key in vars(base) for base in kind.__mro__)

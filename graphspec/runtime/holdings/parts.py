@@ -72,7 +72,7 @@ def is_leaf(value: Any) -> bool:
     if isinstance(value, DATA_CLASSES) or is_array(value):
         return False
     if isinstance(value, types.FunctionType):
-        return is_library(module_of(value))
+        return is_from_library(value)
     if "__wrapped__" in (attributes_of(value) or ()):
         return False  # functools.lru_cache and the like
     module = str(module_of(kind))
@@ -90,6 +90,11 @@ def is_array(value: Any) -> bool:
 def module_of(value: Any) -> str | None:
     """Where a class or a function says it is from; what `exec` makes may not say."""
     return getattr(value, "__module__", None)
+
+
+def is_from_library(value: Any) -> bool:
+    """Whether a class or a function is of torch, numpy, graphspec or the standard library."""
+    return is_library(module_of(value))
 
 
 def is_installed_file(path: object) -> bool:
@@ -149,7 +154,7 @@ def _tensor_parts(tensor: torch.Tensor, name: str) -> Iterator[Part]:
 
 def slot_names(kind: type) -> tuple[str, ...]:
     """The names in ``__slots__`` of a user's class."""
-    if is_library(module_of(kind)):
+    if is_from_library(kind):
         return ()
     names: list[str] = []
     for base in kind.__mro__:

@@ -26,10 +26,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from graphspec.runtime.holdings.parts import (
     code_parts,
     function_of,
+    is_from_library,
     is_leaf,
-    is_library,
     is_of_user,
-    module_of,
     names_in,
     parts_of,
 )
@@ -150,7 +149,7 @@ class _Walk:
             self.take(part, self.slots[id(value)][1])
         if isinstance(value, types.FunctionType):
             self.visit_code(value, name, self.slots[id(value)][1])
-        elif not is_library(module_of(type(value))):
+        elif not is_from_library(type(value)):
             self.note_class(value, name)
 
     def take(self, part: Part, above: list[Slot]) -> None:
@@ -198,7 +197,7 @@ class _Walk:
     def note_layer(self, kind: type) -> None:
         """The ``forward`` of a layer of torch."""
         base = next((base for base in kind.__mro__ if "forward" in vars(base)), None)
-        if base is not None and is_library(module_of(base)) and base not in self.layers:
+        if base is not None and is_from_library(base) and base not in self.layers:
             self.layers.add(base)
             self.called.append(Slot(f"{base.__module__}.{base.__name__}.forward", base, "forward", "attribute"))
             forward = vars(base)["forward"]
@@ -207,7 +206,7 @@ class _Walk:
 
     def note_class(self, value: Any, name: str) -> None:
         for kind in type(value).__mro__:
-            if not is_library(module_of(kind)):
+            if not is_from_library(kind):
                 entry = self.classes.setdefault(kind, _ClassEntry())
                 entry.instances.append((value, name))
                 self.class_data(kind, entry.data, ((value, name),))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -144,6 +144,23 @@ def _field(owner: Any, key: str) -> Any:
         return getattr(owner, key)
     except (AttributeError, ValueError):  # an unset slot, an empty cell
         return MISSING
+
+
+def upwards(slots: Iterable[Slot], through: Callable[[Slot], bool] = lambda _: True) -> Iterator[Slot]:
+    """These slots, then those that hold the owners of the ones gone ``through``, up to the roots; each once."""
+    todo = list(slots)
+    seen = {id(slot) for slot in todo}
+    for slot in todo:  # grows while it is walked
+        yield slot
+        if through(slot):
+            fresh = [above for above in slot.above if id(above) not in seen]
+            seen.update(map(id, fresh))
+            todo += fresh
+
+
+def overrides_reading(kind: type) -> bool:
+    """Whether reading an attribute of an instance runs code of its class."""
+    return any("__getattribute__" in vars(base) for base in kind.__mro__[:-1])
 
 
 def attributes_of(owner: Any) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from graphspec.runtime.holdings.slots import attributes_of
+from graphspec.runtime.holdings.slots import attributes_of, overrides_reading
 from graphspec.runtime.holdings.storages import quiet
 
 __all__ = ["Tree", "available"]
@@ -73,8 +73,7 @@ class Tree:
             self._own(owner, own)
             if key == "__dict__" or key in own:
                 return
-            overridden = any("__getattribute__" in vars(base) for base in type(owner).__mro__[:-1])
-            if not overridden and self._of_class(type(owner), key):
+            if not overrides_reading(type(owner)) and self._of_class(type(owner), key):
                 return
         if self._is_new("attribute", id(owner), key):
             self._matches(self._node(owner).getattr_manager, key, expected)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 
 from graphspec.runtime.context import Context, GraphSet
-from graphspec.runtime.holdings.frozen import FrozenGuard, frozen
+from graphspec.runtime.holdings.frozen import frozen
+from graphspec.runtime.holdings.frozen_guard import FrozenGuard
 from graphspec.runtime.holdings.guards import Guard
 from graphspec.runtime.holdings.reach import Slot, reach
 from graphspec.runtime.holdings.untouched import Tree, available
@@ -27,14 +28,13 @@ class Watchers:
         self._left = PATIENCE if available() else 0
         self._held = True
         self._tree: Tree | None = None
-        self._checks: list[Callable[[], bool]] = []  # the one that held last comes first, and is the likely one
-        self._likely: Callable[[], bool] = _never
+        self._checks: list[Callable[[], bool]] = []  # the one that held last comes first
         self._examine()
 
     def check(self) -> None:
         """Pass, or raise GuardError naming what moved or changed since capture."""
         try:  # in this very frame: every call counts while the caches are cold
-            if self._likely():
+            if self._checks and self._checks[0]():
                 self._held = True
                 return
         except Exception:  # noqa: BLE001, S110 # a vanished place raises what its kind raises; the guards name it
@@ -46,7 +46,6 @@ class Watchers:
             if _holds(untouched):
                 self._held = True
                 self._checks.insert(0, self._checks.pop(place))
-                self._likely = untouched
                 return
         self._examine()
 
@@ -56,7 +55,7 @@ class Watchers:
             guard.check()
         self._left = PATIENCE if self._held and self._left else self._left - 1
         if self._left <= 0:
-            self._left, self._checks, self._likely = 0, [], _never
+            self._left, self._checks = 0, []
             return
         self._held = False
         try:
@@ -66,7 +65,6 @@ class Watchers:
             return
         if all(guard.holds() for guard in self.guards):  # else something was written since they passed
             self._checks.insert(0, untouched)
-            self._likely = untouched
             del self._checks[MODES:]
 
     def _fresh(self) -> Callable[[], bool]:
@@ -74,7 +72,6 @@ class Watchers:
         if written:
             self._restless |= written
             self._checks.clear()  # they expect the versions of before
-            self._likely = _never
         self._tree = Tree(self._restless)
         for guard in self.guards:
             guard.watch(self._tree)
@@ -86,10 +83,6 @@ def _holds(untouched: Callable[[], bool]) -> bool:
         return untouched()
     except Exception:  # noqa: BLE001 # a vanished place raises what its kind raises; the guards name it
         return False
-
-
-def _never() -> bool:
-    return False
 
 
 def guard_for(context: Context, graphs: GraphSet) -> Watchers:

@@ -56,7 +56,7 @@ def check_spec(spec: language.Spec, device: str | None = None, progress: Progres
     plan = compile_spec(spec)
     world, placement = FakeWorld(), Placement(active=label != "cpu")
     with _no_collections(), without_broken_torch_npu(), warnings.catch_warnings():
-        # Layouts are compared by address too; all fake tensors are at the same one.
+        # torch itself asks for it where a tensor is copied.
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         progress(f"build {spec.model.factory}")
         model = build_fake(spec, world, placement)

@@ -91,7 +91,7 @@ class Tracer:
         """What a run does otherwise that follows on ``result`` with no rewind between."""
         following = PassResult(result.params)
         after = Pass(self, bucket, "again", following)
-        after.values.move_inputs()
+        self.context.buffers.move_inputs(after.values.environment)
         after.run()
         return other_next_run(self.context, self.host, result, following, rebound)
 

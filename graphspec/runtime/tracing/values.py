@@ -32,13 +32,6 @@ class Values:
         self.origins: dict[int, str] = {}
         self.environment: dict[str, Any] = dict(params) | dict(self._static())
 
-    def move_inputs(self) -> None:
-        """Put every input in other memory, so that one that an earlier run kept is told from this run's own."""
-        inputs = self._context.buffers.input_storages
-        for name, value in self.environment.items():
-            if isinstance(value, torch.Tensor) and value.untyped_storage()._cdata in inputs:
-                self.environment[name] = value.clone(memory_format=torch.preserve_format)
-
     def missing(self, region: str) -> list[str]:
         """What a region reads and nobody has made."""
         reads = self._context.plan.regions[region].reads

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from functools import cached_property
 from typing import Any
 
@@ -116,6 +116,12 @@ class Buffers:
         """The storages that callers' inputs are copied into, by identity, and the input of each."""
         inputs = [(name, buffer.whole) for name, buffer in self.static.items() if buffer.spec.role == "input"]
         return {whole.untyped_storage()._cdata: name for name, whole in inputs}
+
+    def move_inputs(self, values: MutableMapping[str, Any]) -> None:
+        """Put every input among ``values`` in other memory: one that an earlier run kept is told from a later run's."""
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor) and value.untyped_storage()._cdata in self.input_storages:
+                values[name] = value.clone(memory_format=torch.preserve_format)
 
     def adopt(self, model: Any) -> None:
         """Find the states that the model owns, once. After warm-up, since a model may create its caches lazily."""
