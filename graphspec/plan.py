@@ -3,6 +3,9 @@
 A `Plan` is frozen, free of torch and of devices, and serializable. It says which graphs exist, in which order
 they are captured, what each reads and from where, how long each value lives in its pool, and what a run of a
 sequence takes and gives. A backend adds memory and addresses, nothing else.
+
+What the spec declares of a region, a buffer or the model rides along as ``declared``, so that who runs a plan needs no
+spec. That part is not compared and not serialized: it is for the process that read the file.
 """
 
 from __future__ import annotations
@@ -10,10 +13,28 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from graphspec.errors import InputError
-from graphspec.spec import FromParam, FromSize, Shape, Update
+from graphspec.spec import (
+    Buffer,
+    Buckets,
+    CaptureOptions,
+    CheckOptions,
+    Dim,
+    FromParam,
+    FromSize,
+    Model,
+    NpuOptions,
+    Param,
+    Region,
+    Shape,
+    Update,
+)
+
+if TYPE_CHECKING:
+    from graphspec.document import Document
 
 #: Bytes of one element, by the dtype names the language accepts (torch's own names).
 ITEM_BYTES: Mapping[str, int] = {
@@ -66,7 +87,8 @@ class RegionPlan:
 
     ``dims`` are the bucketed dims its graphs depend on, through what it reads, declares or receives.
     ``results`` are its outputs a caller can see, ``borrowed`` those of them handed out without a copy; ``write_back``
-    are its outputs that are copied into state buffers. ``pool`` is None for an eager region.
+    are its outputs that are copied into state buffers. ``pool`` is None for an eager region. ``declared`` is what the
+    spec says of it; missing in a plan that was read from JSON.
     """
 
     name: str
@@ -79,6 +101,7 @@ class RegionPlan:
     write_back: tuple[str, ...]
     updates: tuple[Update, ...] = ()
     borrowed: tuple[str, ...] = ()
+    declared: Region = field(default=Region("", ""), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -89,6 +112,24 @@ class Graph:
     bucket: Bucket
     pool: str
     index: int
+
+
+@dataclass(frozen=True)
+class Event:
+    """A region at its place in the order of capture, at the bucket of its own dims.
+
+    ``graph`` is None for an eager region. ``new``: its graph is captured here; otherwise a larger bucket looked the
+    same to it. An eager region runs between the captures, so that later ones see real values.
+    """
+
+    region: str
+    bucket: Bucket
+    graph: Graph | None
+    new: bool
+
+
+#: The events of one bucket of the whole spec, in order.
+Pass = tuple[Bucket, tuple[Event, ...]]
 
 
 @dataclass(frozen=True)
@@ -124,6 +165,7 @@ class BufferPlan:
     bytes: int | None
     static: bool = True
     source: FromParam | FromSize | None = None
+    declared: Buffer = field(default=Buffer(""), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -147,7 +189,8 @@ class Sequence:
 class Plan:
     """A compiled spec. ``buckets`` run from the largest to the smallest, as they are captured.
 
-    ``graphs`` is the capture order over all pools; ``order`` of a pool is its regions in capture order.
+    ``graphs`` is the capture order over all pools; ``order`` of a pool is its regions in capture order. ``schedule``
+    has, for every bucket with graphs of its own, what is captured and what is called on the way.
     """
 
     name: str
@@ -161,6 +204,26 @@ class Plan:
     spans: tuple[Span, ...]
     sequences: Mapping[str, Sequence]
     digest: str = field(default="", compare=False)
+    schedule: tuple[Pass, ...] = field(default=(), compare=False, repr=False)
+    dims: Mapping[str, Dim] = field(default_factory=dict, compare=False, repr=False)
+    params: Mapping[str, Param] = field(default_factory=dict, compare=False, repr=False)
+    model: Model = field(default=Model(""), compare=False, repr=False)
+    folder: Path = field(default=Path(), compare=False, repr=False)
+    seed: int = field(default=0, compare=False, repr=False)
+    capture: CaptureOptions = field(default=CaptureOptions(), compare=False, repr=False)
+    check: CheckOptions = field(default=CheckOptions(), compare=False, repr=False)
+    npu: NpuOptions = field(default=NpuOptions(), compare=False, repr=False)
+    document: Document | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def largest(self) -> dict[str, int]:
+        """The size of each dim: its constant, or its largest bucket."""
+        return {name: dim.sizes[-1] if isinstance(dim, Buckets) else dim.value for name, dim in self.dims.items()}
+
+    @property
+    def exact(self) -> frozenset[str]:
+        """The dims that run at their very sizes only."""
+        return frozenset(name for name, dim in self.dims.items() if isinstance(dim, Buckets) and dim.exact)
 
     @property
     def results(self) -> frozenset[str]:

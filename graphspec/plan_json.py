@@ -27,12 +27,12 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "constants": dict(plan.constants),
         "buckets": [dict(bucket.sizes) for bucket in plan.buckets],
         "buffers": {
-            name: _plain(buffer, "name") | {"shape": _axes(buffer.shape), "source": _source(buffer.source)}
+            name: _plain(buffer, "name", "declared") | {"shape": _axes(buffer.shape), "source": _source(buffer.source)}
             for name, buffer in plan.buffers.items()
         },
         "pools": {name: list(order) for name, order in plan.pools.items()},
         "regions": {
-            name: _plain(region, "name", "reads") | {"updates": [_plain(update) for update in region.updates]}
+            name: _plain(region, "name", "reads", "declared") | {"updates": [_plain(update) for update in region.updates]}
             for name, region in plan.regions.items()
         },
         "wires": [{"region": name, **_plain(wire)} for name, region in plan.regions.items() for wire in region.reads],

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from graphspec import plan
     from graphspec.errors import DeviceError
-    from graphspec.runtime.capture.recording import Call, Recording
-    from graphspec.runtime.capture.source import ModuleNames
+    from graphspec.recording.calls import Call, Recording
+    from graphspec.recording.source import ModuleNames
 
 
 @dataclass(frozen=True)

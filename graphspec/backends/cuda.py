@@ -13,7 +13,7 @@ import torch
 from graphspec.backends.base import CaptureRequest
 from graphspec.backends.device import DeviceBackend, device_index
 from graphspec.errors import DeviceError
-from graphspec.runtime.capture.recording import Call
+from graphspec.recording.calls import Call
 from graphspec.spec import CaptureOptions, Spec
 
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _pop_mode
 from graphspec.backends.base import CaptureRequest, Slot
 from graphspec.backends.layout import peak_bytes
 from graphspec.errors import CaptureError, DeviceError, GraphSpecError
-from graphspec.runtime.capture.recording import Call, Recorder, Recording
+from graphspec.recording.calls import Call, Recorder, Recording
 from graphspec.spec import CaptureOptions
 
 

@@ -11,7 +11,7 @@ import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from graphspec.runtime.capture.recording import Recording, Ref, touched_refs
+from graphspec.recording.calls import Recording, Ref, touched_refs
 
 ALIGNMENT = 64  # bytes; a cache line, and what torch's own CPU allocator aligns to
 

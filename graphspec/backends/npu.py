@@ -26,7 +26,7 @@ from graphspec.backends.base import CaptureRequest
 from graphspec.backends.device import DeviceBackend, DeviceGraph, device_index, quietly, reason_of
 from graphspec.backends.task_queue import TaskQueue, revive
 from graphspec.errors import CaptureError, DeviceError
-from graphspec.runtime.capture.recording import Call, Recording
+from graphspec.recording.calls import Call, Recording
 from graphspec.spec import CaptureOptions, NpuOptions, Spec
 
 

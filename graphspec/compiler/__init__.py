@@ -54,7 +54,7 @@ def _lower(spec: Spec) -> Plan:
     from graphspec.compiler.buckets import bucket_list
     from graphspec.compiler.buffers import plan_buffers
     from graphspec.compiler.dims import region_dims
-    from graphspec.compiler.schedule import capture_schedule, graphs_in, pool_orders
+    from graphspec.compiler.schedule import capture_schedule, graphs_in, passes, pool_orders
     from graphspec.compiler.sequences import plan_sequences
     from graphspec.compiler.spans import plan_spans
     from graphspec.compiler.wires import plan_regions
@@ -76,4 +76,14 @@ def _lower(spec: Spec) -> Plan:
         graphs=graphs_in(schedule),
         spans=plan_spans(spec, regions, schedule),
         sequences=sequences,
+        schedule=passes(buckets, schedule),
+        dims=spec.dims,
+        params=spec.params,
+        model=spec.model,
+        folder=spec.folder,
+        seed=spec.seed,
+        capture=spec.capture,
+        check=spec.check,
+        npu=spec.npu,
+        document=spec.document,
     )

@@ -37,4 +37,5 @@ def _buffer(buffer: Buffer, bucketed: tuple[str, ...], sizes: dict[str, int]) ->
         bytes=None if largest is None or item is None else math.prod(largest) * item,
         static=buffer.role != "output" or buffer.static,
         source=buffer.source,
+        declared=buffer,
     )

@@ -4,24 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from graphspec.plan import Bucket, Graph, RegionPlan
+from graphspec.plan import Bucket, Event, Graph, Pass, RegionPlan
 from graphspec.spec import Spec
-
-
-@dataclass(frozen=True)
-class Event:
-    """A region at its place in the order of capture, at one bucket.
-
-    ``graph`` is None for an eager region. ``new``: it is captured here, or an eager region runs here for the first
-    time with this bucket; otherwise a larger bucket looked the same to it.
-    """
-
-    region: str
-    bucket: Bucket
-    graph: Graph | None
-    new: bool
 
 
 #: The events of each bucket, from the largest to the smallest.
@@ -55,6 +40,16 @@ def capture_schedule(spec: Spec, regions: Mapping[str, RegionPlan], buckets: tup
 def graphs_in(schedule: Schedule) -> tuple[Graph, ...]:
     """Every graph, in the order of capture."""
     return tuple(event.graph for events in schedule for event in events if event.new and event.graph is not None)
+
+
+def passes(buckets: tuple[Bucket, ...], schedule: Schedule) -> tuple[Pass, ...]:
+    """The schedule of the buckets at which something is captured: what a capture walks through."""
+    pairs = zip(buckets, schedule, strict=True)
+    return tuple(
+        (bucket, events)
+        for bucket, events in pairs
+        if any(event.new and event.graph is not None for event in events)
+    )
 
 
 def _places(spec: Spec) -> list[str]:

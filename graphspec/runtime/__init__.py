@@ -1,24 +1,3 @@
-"""Plan and model to a running thing: buffers, capture, replay, guards, statistics. The first layer that imports torch.
+"""Plan and model to a running thing: rehearsal, laws, capture, buffers, replay, guards, statistics."""
 
-``import torch`` loads every installed device extension, and fails altogether where one of them fails: a torch_npu
-without CANN's libraries would take the CPU away too. So graphspec imports torch without them, and a device's
-extension when that device is opened (`graphspec.runtime.devices`), where a failure can be explained.
-"""
-
-from __future__ import annotations
-
-import os
-import sys
-
-_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
-
-if "torch" not in sys.modules:
-    _before = os.environ.get(_AUTOLOAD)
-    os.environ[_AUTOLOAD] = "0"
-    try:
-        import torch  # noqa: F401 - for its side effect: from here on it is there
-    finally:
-        if _before is None:
-            del os.environ[_AUTOLOAD]
-        else:
-            os.environ[_AUTOLOAD] = _before
+import graphspec.recording  # noqa: F401 - it imports torch, without the extensions of devices

@@ -20,7 +20,7 @@ from graphspec.backends.base import CaptureRequest
 from graphspec.backends.cpu import CpuBackend
 from graphspec.errors import CaptureError
 from graphspec.plan import Bucket, Graph
-from graphspec.runtime.capture.source import ModuleNames
+from graphspec.recording.source import ModuleNames
 
 DTYPES = {torch.float32: 6, torch.int64: 2, torch.complex64: 2, torch.bfloat16: 2, torch.bool: 1}
 

@@ -14,8 +14,8 @@ from graphspec.backends.cpu import backend as backend_module
 from graphspec.backends.cpu.backend import CpuGraph
 from graphspec.backends.cpu.selftest import interpreter_fault
 from graphspec.plan import Bucket, Graph
-from graphspec.runtime.capture.recording import Recording
-from graphspec.runtime.capture.source import ModuleNames
+from graphspec.recording.calls import Recording
+from graphspec.recording.source import ModuleNames
 
 Region = Callable[[], Sequence[torch.Tensor]]
 FOREVER = float("inf")

@@ -21,8 +21,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F  # noqa: N812 - as models write it
 
 from graphspec.hazards import CALLS, CODES, FUNCTIONS, HINTS, ON_HOST_NUMBERS, OPERATORS
-from graphspec.runtime.capture.recording import Recorder
-from graphspec.runtime.capture.source import Site
+from graphspec.recording.calls import Recorder
+from graphspec.recording.source import Site
 from graphspec.runtime.hazards import (
     TraceEnded,
     capturing,

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from graphspec.runtime.capture import source
-from graphspec.runtime.capture.recording import Recorder
-from graphspec.runtime.capture.source import ModuleNames, Site, module_stack, site, torch_callers
+from graphspec.recording.calls import Recorder
+from graphspec.recording.source import ModuleNames, Site, module_stack, site, torch_callers
 
 
 def sites_of(call, *args):

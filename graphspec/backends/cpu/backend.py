@@ -20,7 +20,7 @@ from graphspec.backends.cpu.python_replayer import PythonReplayer
 from graphspec.backends.cpu.selftest import interpreter_fault
 from graphspec.backends.layout import ArenaLayout, Life, lives
 from graphspec.errors import CaptureError, DeviceError
-from graphspec.runtime.capture.recording import Call, Recording, Ref, refs_in
+from graphspec.recording.calls import Call, Recording, Ref, refs_in
 
 
 class Replayer(Protocol):

@@ -16,7 +16,7 @@ import torch
 from torch._ops import OpOverload
 
 from graphspec.backends.cpu.out_kernels import OutKernels
-from graphspec.runtime.capture.recording import Call, Recording, Ref, refs_in, written_refs
+from graphspec.recording.calls import Call, Recording, Ref, refs_in, written_refs
 
 aten = torch.ops.aten
 

@@ -15,8 +15,8 @@ import torch
 from torch._ops import OpOverload
 
 from graphspec.backends.layout import ALIGNMENT
-from graphspec.runtime.capture.recording import Call, Recorder, Recording, Ref
-from graphspec.runtime.capture.source import ModuleNames
+from graphspec.recording.calls import Call, Recorder, Recording, Ref
+from graphspec.recording.source import ModuleNames
 
 
 class OutKernels:

@@ -15,7 +15,7 @@ import torch
 from torch._ops import OpOverload
 
 from graphspec.backends.cpu.issue import Issue, Number, map_refs
-from graphspec.runtime.capture.recording import Ref
+from graphspec.recording.calls import Ref
 
 #: Where a storage lies: the real storage, and the byte at which the recorded one begins in it.
 Location = tuple[torch.UntypedStorage, int]

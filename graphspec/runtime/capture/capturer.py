@@ -27,8 +27,8 @@ from graphspec.runtime.capture.eager_copies import EagerCopies
 from graphspec.runtime.capture.outputs import other_constants, trees_of
 from graphspec.runtime.capture.param_symbols import ParamSymbols
 from graphspec.runtime.capture.proof import differences, first_call, fresh_memory
-from graphspec.runtime.capture.recording import Recorder, Recording
-from graphspec.runtime.capture.source import ModuleNames
+from graphspec.recording.calls import Recorder, Recording
+from graphspec.recording.source import ModuleNames
 from graphspec.runtime.capture.stages import Event, Progress, Stage, plan_stages
 from graphspec.runtime.capture.updates import Binding, bind_updates, refreshed
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Variant

@@ -17,8 +17,8 @@ from graphspec.runtime.capture.eager_copies import EagerCopies
 from graphspec.runtime.capture.handed_on import overtaken
 from graphspec.runtime.capture.kept import KeptInputs
 from graphspec.runtime.capture.outputs import trees_of
-from graphspec.runtime.capture.recording import Recorder, Recording
-from graphspec.runtime.capture.source import ModuleNames
+from graphspec.recording.calls import Recorder, Recording
+from graphspec.recording.source import ModuleNames
 from graphspec.runtime.capture.stages import Event
 from graphspec.runtime.capture.updates import update_findings
 from graphspec.runtime.context import Context

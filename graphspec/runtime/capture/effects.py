@@ -12,7 +12,7 @@ import torch
 
 from graphspec import spec as language
 from graphspec.errors import Diagnostic
-from graphspec.runtime.capture.recording import Recording, written_refs
+from graphspec.recording.calls import Recording, written_refs
 from graphspec.runtime.context import Context
 from graphspec.runtime.holdings.objects import same
 from graphspec.runtime.holdings.storages import Layout, layout_of

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from graphspec.errors import Diagnostic
-from graphspec.runtime.capture.recording import Call, Recording, refs_in, written_refs
-from graphspec.runtime.capture.source import Site
+from graphspec.recording.calls import Call, Recording, refs_in, written_refs
+from graphspec.recording.source import Site
 from graphspec.runtime.holdings.storages import weak
 
 _SHAPE_ONLY = ("new_", "empty", "zeros", "ones", "full", "rand")

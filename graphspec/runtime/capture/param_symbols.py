@@ -9,8 +9,8 @@ from graphspec.errors import Diagnostic
 from graphspec.plan import Bucket
 from graphspec.runtime.capture.calls import Calls, Values
 from graphspec.runtime.capture.eager_copies import EagerCopies
-from graphspec.runtime.capture.recording import Recording
-from graphspec.runtime.capture.source import ModuleNames
+from graphspec.recording.calls import Recording
+from graphspec.recording.source import ModuleNames
 from graphspec.runtime.capture.stages import Event, Stage
 from graphspec.runtime.capture.updates import Binding
 from graphspec.runtime.context import Context

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from graphspec.errors import Diagnostic
-from graphspec.runtime.capture.recording import Call, Outside, Recording, Ref, touched_refs, written_refs
-from graphspec.runtime.capture.source import Site
+from graphspec.recording.calls import Call, Outside, Recording, Ref, touched_refs, written_refs
+from graphspec.recording.source import Site
 from graphspec.runtime.hazards.generators import same
 
 

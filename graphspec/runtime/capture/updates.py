@@ -14,7 +14,7 @@ from graphspec import spec as language
 from graphspec.backends.base import Backend, Slot
 from graphspec.errors import Diagnostic, HazardError, InputError, KeyPath
 from graphspec.rules.numbers import INTEGERS, leaves
-from graphspec.runtime.capture.recording import Call, Recording, Ref, map_parts
+from graphspec.recording.calls import Call, Recording, Ref, map_parts
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphspec.runtime.capture.source import Site
+from graphspec.recording.source import Site
 
 #: One recorded call: its operator, the model's line, and its signature (shapes, dtypes and constants), as text.
 DryRunCall = tuple[str, Site, str]

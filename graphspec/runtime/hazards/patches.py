@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from graphspec.hazards import CALLS, Hazard
-from graphspec.runtime.capture.source import torch_callers
+from graphspec.recording.source import torch_callers
 from graphspec.runtime.hazards.modes import FunctionWatch
 from graphspec.runtime.hazards.streams import entering, waiting
 from graphspec.runtime.hazards.wrapping import Wrapped, Wrapper

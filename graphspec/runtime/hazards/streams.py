@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from graphspec.hazards import UNFORKED, UNJOINED
-from graphspec.runtime.capture.source import Site, site
+from graphspec.recording.source import Site, site
 
 if TYPE_CHECKING:
     from graphspec.runtime.hazards.watch import Watch

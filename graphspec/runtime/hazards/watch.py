@@ -14,7 +14,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from graphspec.errors import Diagnostic, Severity
 from graphspec.hazards import CODES, FUNCTIONS, GENERATOR, ON_HOST_NUMBERS, OPERATORS, PARTS, SEEDED, TAGGED, Hazard
-from graphspec.runtime.capture.source import NOWHERE, ModuleNames, Site, module_stack, part_of_torch, site
+from graphspec.recording.source import NOWHERE, ModuleNames, Site, module_stack, part_of_torch, site
 from graphspec.runtime.hazards.capturing import inside_capture
 from graphspec.runtime.hazards.conditions import CONDITIONS, Call, function_name, makes_number, tensors
 from graphspec.runtime.hazards.fake import TraceEnded, is_fake, lacks_value

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from graphspec.runtime.capture.source import is_model_code
+from graphspec.recording.source import is_model_code
 from graphspec.runtime.holdings.parts import is_installed_file
 
 #: Modules of torch.nn keep eps, p, momentum and the like as plain attributes; their base class only dispatches.

@@ -8,8 +8,8 @@ from typing import Any
 
 from graphspec import spec as language
 from graphspec.errors import Diagnostic
-from graphspec.runtime.capture.recording import Call, Ref
-from graphspec.runtime.capture.source import Site
+from graphspec.recording.calls import Call, Ref
+from graphspec.recording.source import Site
 from graphspec.runtime.symbols.declared import calls_of, decides_shape, is_view, picked, suggestion
 from graphspec.runtime.symbols.node import Node, Origin
 from graphspec.runtime.symbols.trace import Passed, Read, Trace

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
-from graphspec.runtime.capture.source import Site
+from graphspec.recording.source import Site
 
 #: An instruction: the code of a function, and the offset in it.
 Place = tuple[CodeType, int]

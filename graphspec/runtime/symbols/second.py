@@ -8,7 +8,7 @@ from typing import Any
 
 from graphspec import spec as language
 from graphspec.errors import Diagnostic, InputError
-from graphspec.runtime.capture.recording import Call, Recording, Ref
+from graphspec.recording.calls import Call, Recording, Ref
 from graphspec.runtime.capture.updates import Binding
 from graphspec.runtime.symbols.declared import decides_shape, numbers_of
 from graphspec.runtime.symbols.judge import given, holds

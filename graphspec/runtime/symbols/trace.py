@@ -10,8 +10,8 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode
 
-from graphspec.runtime.capture.recording import Recorder
-from graphspec.runtime.capture.source import Site, site
+from graphspec.recording.calls import Recorder
+from graphspec.recording.source import Site, site
 from graphspec.runtime.hazards.conditions import function_name
 from graphspec.runtime.hazards.wording import shown
 from graphspec.runtime.symbols.node import Node
@@ -19,7 +19,7 @@ from graphspec.runtime.symbols.places import Place, place_of
 from graphspec.runtime.symbols.tree import changed, nodes, plain
 
 if TYPE_CHECKING:
-    from graphspec.runtime.capture.source import ModuleNames
+    from graphspec.recording.source import ModuleNames
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 
 from graphspec import spec as language
 from graphspec.errors import ModelError
-from graphspec.runtime.capture.source import site_of
+from graphspec.recording.source import site_of
 from graphspec.runtime.hazards.fake import lacks_value
 from graphspec.runtime.model import build_model, import_object
 from graphspec.runtime.tracing.constants import HostConstants, HostReads

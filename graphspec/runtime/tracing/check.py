@@ -24,7 +24,7 @@ from graphspec.errors import Diagnostic, ModelError
 from graphspec.plan import Bucket
 from graphspec.report.check_values import CheckReport, TracedRegion, TracedValue
 from graphspec.rules.graphs import too_many
-from graphspec.runtime.capture.source import ModuleNames
+from graphspec.recording.source import ModuleNames
 from graphspec.runtime.capture.updates import specialized
 from graphspec.runtime.context import Context
 from graphspec.runtime.devices import without_broken_torch_npu

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from graphspec.runtime.capture.source import torch_callers
+from graphspec.recording.source import torch_callers
 
 
 def names_device(device: Any) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from graphspec.runtime.capture.source import site
+from graphspec.recording.source import site
 from graphspec.runtime.hazards.fake import is_fake
 from graphspec.runtime.holdings.parts import is_library
 from graphspec.runtime.tracing.kernels import AddressAskedError, Kernels

@@ -12,7 +12,7 @@ import numpy as np
 from graphspec import spec as language
 from graphspec.errors import Diagnostic, GraphSpecError, KeyPath, ModelError
 from graphspec.finding import finding, placed
-from graphspec.runtime.capture.source import NOWHERE, site_of
+from graphspec.recording.source import NOWHERE, site_of
 from graphspec.runtime.context import Context
 from graphspec.runtime.tracing.host import HostState
 from graphspec.runtime.tracing.kernels import AddressAskedError, KernelMissingError

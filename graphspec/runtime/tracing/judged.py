@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from graphspec.runtime.capture.recording import Call
+from graphspec.recording.calls import Call
 
 #: What torch_npu 2.13 updates, by operator; more can be registered (`npu.handlers`).
 _NPU: Mapping[str, tuple[str, ...]] = {

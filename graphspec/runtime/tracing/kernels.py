@@ -13,7 +13,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from graphspec.runtime.capture.source import Site, site
+from graphspec.recording.source import Site, site
 from graphspec.runtime.hazards.fake import TraceEnded, lacks_value
 
 #: Above this many bytes the real operator is not run; its fake kernel is then believed.

@@ -16,8 +16,8 @@ from graphspec.hazards import CODES as HAZARDS
 from graphspec.plan import Bucket
 from graphspec.runtime.capture import effects
 from graphspec.runtime.capture.dry_run import declared_generators
-from graphspec.runtime.capture.recording import Recorder, Recording
-from graphspec.runtime.capture.source import ModuleNames
+from graphspec.recording.calls import Recorder, Recording
+from graphspec.recording.source import ModuleNames
 from graphspec.runtime.context import Context
 from graphspec.runtime.hazards import TraceEnded, inside_capture, watch
 from graphspec.runtime.hazards.fake import lacks_value

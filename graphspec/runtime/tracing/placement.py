@@ -21,7 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphspec.runtime.capture.source import Site, site
+from graphspec.recording.source import Site, site
 from graphspec.runtime.hazards.conditions import function_name
 from graphspec.runtime.holdings.storages import key_of, storage_of, weak
 from graphspec.runtime.tracing.device_names import any_device, asked_for_devices, module_to_any_device, names_device

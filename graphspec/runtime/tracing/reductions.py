@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from graphspec.runtime.capture.recording import Call, Ref
+from graphspec.recording.calls import Call, Ref
 
 #: Pairs of an argument and an axis.
 Mixed = Iterator[tuple[Ref, int]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphspec.errors import Diagnostic
-from graphspec.runtime.capture.recording import Call, Recording, Ref, refs_in
+from graphspec.recording.calls import Call, Recording, Ref, refs_in
 from graphspec.runtime.tracing.reductions import mixed_axes, short_name
 
 #: Operators whose result is a mask, or masked, where what they are given is.

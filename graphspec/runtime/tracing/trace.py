@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphspec.errors import Diagnostic
-from graphspec.runtime.capture.recording import Recording
+from graphspec.recording.calls import Recording
 
 
 @dataclass

@@ -19,7 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphspec.errors import CaptureError
-from graphspec.runtime.capture.source import ModuleNames, Site, site
+from graphspec.recording.source import ModuleNames, Site, site
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload

@@ -21,7 +21,7 @@ from torch import nn
 
 _SITE_PACKAGES = Path(torch.__file__).resolve().parents[1]
 _TORCH = f"{_SITE_PACKAGES / 'torch'}{os.sep}"
-_GRAPHSPEC = f"{Path(__file__).resolve().parents[2]}{os.sep}"
+_GRAPHSPEC = f"{Path(__file__).resolve().parents[1]}{os.sep}"
 _HIDDEN = (_GRAPHSPEC, *(f"{_SITE_PACKAGES / name}{os.sep}" for name in ("torch", "torch_npu", "torchair")))
 _NUMPY = f"{_SITE_PACKAGES / 'numpy'}{os.sep}"
 _STDLIB = f"{Path(sysconfig.get_path('stdlib')).resolve()}{os.sep}"
