@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from graphspec import document as documents
 from graphspec import rules, schema
@@ -13,6 +15,9 @@ from graphspec.build_spec import build
 from graphspec.errors import Diagnostic, SpecError
 from graphspec.finding import in_order
 from graphspec.spec import Spec, reads
+
+if TYPE_CHECKING:
+    from graphspec.plan import Plan
 
 
 def load(path: Path | str) -> Spec:
@@ -28,20 +33,46 @@ def load(path: Path | str) -> Spec:
     return spec
 
 
-def inspect(path: Path | str) -> tuple[Spec | None, list[Diagnostic]]:
-    """The spec, or None where it is too broken to have one, and everything found in it, warnings too, sorted."""
+def load_plan(path: Path | str) -> Plan:
+    """The compiled spec in the file at ``path``, lowered once. Raises SpecError as `load` does."""
+    spec, plan, findings = _examined(path)
+    errors = [each for each in findings if each.severity == "error"]
+    if spec is None or errors:
+        raise SpecError(errors)
+    if plan is not None:
+        return plan
+    from graphspec.compiler import compile_spec
+
+    return compile_spec(spec)
+
+
+def inspect(path: Path | str, device: str | None = None) -> tuple[Spec | None, list[Diagnostic]]:
+    """The spec, or None where it is too broken to have one, and everything found in it, warnings too, sorted.
+
+    It is judged for its own device, or for ``device``.
+    """
+    spec, _, findings = _examined(path, device)
+    return spec, findings
+
+
+def _examined(path: Path | str, device: str | None = None) -> tuple[Spec | None, Plan | None, list[Diagnostic]]:
     with _no_collections():
         try:
             document, findings = documents.examine(path)
         except SpecError as error:
-            return None, list(error.diagnostics)
+            return None, None, list(error.diagnostics)
         refused = schema.check(document)
         if findings or refused:
             from graphspec.salvage import further_findings  # only for a spec with a mistake
 
-            return None, in_order([*findings, *_unsaid(refused, findings), *further_findings(document, refused)])
+            said = [*findings, *_unsaid(refused, findings), *further_findings(document, refused)]
+            return None, None, in_order(said)
         spec = build(document)
-        return spec, in_order([*(found := rules.check(spec)), *_order(spec, found)])
+        if device is not None:
+            spec = replace(spec, device=device)
+        found = rules.check(spec)
+        plan, late = _lowered(spec, found)
+        return spec, plan, in_order([*found, *late])
 
 
 def _unsaid(refused: list[Diagnostic], said: list[Diagnostic]) -> list[Diagnostic]:
@@ -50,15 +81,18 @@ def _unsaid(refused: list[Diagnostic], said: list[Diagnostic]) -> list[Diagnosti
     return [each for each in refused if (each.line, each.column) not in places]
 
 
-def _order(spec: Spec, found: list[Diagnostic]) -> list[Diagnostic]:
-    """The findings of the compiler, which can lower only what the rules passed."""
+def _lowered(spec: Spec, found: list[Diagnostic]) -> tuple[Plan | None, list[Diagnostic]]:
+    """The plan and the findings of the compiler, which can lower only what the rules passed.
+
+    No plan where none is needed to say that all is well: `validate` starts fast.
+    """
     made = {name for region in spec.regions.values() for name in region.outputs}
     handed_on = any(name in made for region in spec.regions.values() for name in reads(region))
     if not handed_on or any(each.severity == "error" for each in found):
-        return []  # only a value that one region makes and another reads can come too late
-    from graphspec.compiler import order_findings
+        return None, []  # only a value that one region makes and another reads can come too late
+    from graphspec.compiler import lower
 
-    return order_findings(spec)
+    return lower(spec)
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Literal
 
 from graphspec.errors import InputError
 from graphspec.spec import (
-    Buffer,
     Buckets,
+    Buffer,
     CaptureOptions,
     CheckOptions,
     Dim,

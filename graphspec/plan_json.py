@@ -32,7 +32,8 @@ def to_json(plan: Plan) -> dict[str, Any]:
         },
         "pools": {name: list(order) for name, order in plan.pools.items()},
         "regions": {
-            name: _plain(region, "name", "reads", "declared") | {"updates": [_plain(update) for update in region.updates]}
+            name: _plain(region, "name", "reads", "declared")
+            | {"updates": [_plain(update) for update in region.updates]}
             for name, region in plan.regions.items()
         },
         "wires": [{"region": name, **_plain(wire)} for name, region in plan.regions.items() for wire in region.reads],

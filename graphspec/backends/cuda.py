@@ -13,8 +13,9 @@ import torch
 from graphspec.backends.base import CaptureRequest
 from graphspec.backends.device import DeviceBackend, device_index
 from graphspec.errors import DeviceError
+from graphspec.plan import Plan
 from graphspec.recording.calls import Call
-from graphspec.spec import CaptureOptions, Spec
+from graphspec.spec import CaptureOptions
 
 
 class CudaBackend(DeviceBackend):
@@ -46,7 +47,7 @@ class CudaBackend(DeviceBackend):
         return False
 
 
-def open_cuda(device: str, spec: Spec) -> CudaBackend:
+def open_cuda(device: str, plan: Plan) -> CudaBackend:
     """The backend for ``cuda`` or ``cuda:N``. Raises DeviceError with the reason if there is none."""
     if torch.version.cuda is None:
         raise DeviceError(
@@ -58,4 +59,4 @@ def open_cuda(device: str, spec: Spec) -> CudaBackend:
             f"{device} cannot be used: torch {torch.__version__} finds no NVIDIA GPU or no driver",
             hint="see `nvidia-smi` and `graphspec doctor`, or use --device cpu",
         )
-    return CudaBackend(device_index(device, torch.cuda.device_count(), "cuda"), spec.capture)
+    return CudaBackend(device_index(device, torch.cuda.device_count(), "cuda"), plan.capture)

@@ -26,8 +26,9 @@ from graphspec.backends.base import CaptureRequest
 from graphspec.backends.device import DeviceBackend, DeviceGraph, device_index, quietly, reason_of
 from graphspec.backends.task_queue import TaskQueue, revive
 from graphspec.errors import CaptureError, DeviceError
+from graphspec.plan import Plan
 from graphspec.recording.calls import Call, Recording
-from graphspec.spec import CaptureOptions, NpuOptions, Spec
+from graphspec.spec import CaptureOptions, NpuOptions
 
 
 class UpdateStream:
@@ -226,7 +227,7 @@ def _handlers() -> Mapping[str, Any]:
     return handlers
 
 
-def open_npu(device: str, spec: Spec) -> NpuBackend:
+def open_npu(device: str, plan: Plan) -> NpuBackend:
     """The backend for ``npu`` or ``npu:N``. Raises DeviceError with the reason if there is none."""
     reason = load_torch_npu()
     if reason is not None:
@@ -236,11 +237,7 @@ def open_npu(device: str, spec: Spec) -> NpuBackend:
         raise DeviceError(
             f"{device} cannot be used: torch_npu executes no operators", hint="restart the process, and see its log"
         )
-    from graphspec.runtime.model import call_user_code, import_object
-
-    for reference in spec.npu.handlers:
-        call_user_code(import_object(reference, spec.folder), f"npu.handlers: {reference}")
-    return NpuBackend(index, spec.capture, spec.npu, spec.folder)
+    return NpuBackend(index, plan.capture, plan.npu, plan.folder)
 
 
 def load_torch_npu() -> str | None:

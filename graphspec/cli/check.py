@@ -34,18 +34,18 @@ def command(ctx: click.Context, spec: Path, device: str | None, style: str) -> N
     with 3 if the factory fails.
     """
     devices.refuse_unknown(device)
-    loaded, findings = inspect(spec)
+    loaded, findings = inspect(spec, device)
     report = None
     if loaded is not None and not any(each.severity == "error" for each in findings):
         with prints_on_stderr():
-            report = _traced(loaded, device)
+            report = _traced(loaded)
         findings = sorted([*findings, *report.findings], key=_place)
     click.echo(_rendered(report, findings, style), nl=False, color=coloured(sys.stdout))
     if any(each.severity == "error" for each in findings):
         ctx.exit(1)
 
 
-def _traced(loaded: language.Spec, device: str | None) -> CheckReport:
+def _traced(loaded: language.Spec) -> CheckReport:
     from graphspec.runtime.tracing import check_spec
 
     done = 0
@@ -56,7 +56,7 @@ def _traced(loaded: language.Spec, device: str | None) -> CheckReport:
             done += 1
             progress(what, done, done + 1)
 
-        return check_spec(loaded, device, say)
+        return check_spec(loaded, progress=say)
 
 
 def _place(finding: Diagnostic) -> tuple[str, int, int]:

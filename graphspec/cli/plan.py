@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from graphspec.compiler import compile_spec
-from graphspec.loading import load
+from graphspec.loading import load_plan
 from graphspec.plan import Plan
 from graphspec.plan_json import to_json
 from graphspec.report import plan_mermaid, plan_text
@@ -35,4 +34,4 @@ def command(spec: Path, style: str) -> None:
     The order of capture, graphs, pools, buffers with their bytes, and who reads what from whom. Needs no device, no
     torch, and runs no code of the model.
     """
-    click.echo(FORMATS[style](compile_spec(load(spec))), nl=False)
+    click.echo(FORMATS[style](load_plan(spec)), nl=False)

@@ -13,9 +13,8 @@ from graphspec import spec as language
 from graphspec.cli import devices, pairs
 from graphspec.cli.output import coloured, prints_on_stderr
 from graphspec.cli.progress import Progress
-from graphspec.compiler import compile_spec
 from graphspec.errors import CheckError, InputError
-from graphspec.loading import load
+from graphspec.loading import load_plan
 from graphspec.plan import Plan
 from graphspec.report import run_json, run_text
 from graphspec.report.run_values import RunReport
@@ -62,18 +61,17 @@ def command(  # noqa: PLR0917  one argument for each flag
     outputs and states are compared after every step. Exit code 1 where they differ.
     """
     devices.refuse_unknown(device)
-    loaded = load(spec)
-    plan = compile_spec(loaded)
+    plan = load_plan(spec)
     named = (
         pairs.split(input_pairs, "--input", _inputs(plan), "input"),
-        pairs.split(param_pairs, "--param", loaded.params, "param"),
-        pairs.split(dim_pairs, "--dim", _bucketed(loaded), "bucketed dim"),
+        pairs.split(param_pairs, "--param", plan.params, "param"),
+        pairs.split(dim_pairs, "--dim", _bucketed(plan), "bucketed dim"),
     )
     _refuse_output(output)
     _refuse_nothing_to_run(plan)
-    options = _options(loaded, plan, named, steps=steps, check=check)
+    options = _options(plan, named, steps=steps, check=check)
     with prints_on_stderr(), Progress() as progress:
-        executed = _execute(loaded, device, options, progress)
+        executed = _execute(plan, device, options, progress)
     click.echo(FORMATS[style](executed.report), nl=False, color=coloured(sys.stdout))
     if output is not None:
         from graphspec.runtime.values.files import write_tensors
@@ -83,7 +81,7 @@ def command(  # noqa: PLR0917  one argument for each flag
 
 
 def _options(
-    loaded: language.Spec, plan: Plan, named: tuple[dict[str, str], dict[str, str], dict[str, str]], *, steps: int,
+    plan: Plan, named: tuple[dict[str, str], dict[str, str], dict[str, str]], *, steps: int,
     check: bool,
 ) -> RunOptions:  # fmt: skip
     """Everything the caller gave, read and checked before a model is built."""
@@ -97,14 +95,14 @@ def _options(
     from graphspec.runtime.values.files import read_tensor
 
     tensors = {name: read_tensor(path, name) for name, path in paths.items()}
-    return RunOptions(steps, fix(loaded, plan, tensors, values, sizes), check)
+    return RunOptions(steps, fix(plan, tensors, values, sizes), check)
 
 
-def _execute(loaded: language.Spec, device: str | None, options: RunOptions, progress: Progress) -> Executed:
+def _execute(plan: Plan, device: str | None, options: RunOptions, progress: Progress) -> Executed:
     from graphspec.runtime.runner import open_spec
     from graphspec.runtime.trial.execute import execute
 
-    total = len(compile_spec(loaded).graphs)
+    total = len(plan.graphs)
     done = 0
 
     def capturing(event: Any) -> None:
@@ -112,7 +110,7 @@ def _execute(loaded: language.Spec, device: str | None, options: RunOptions, pro
         progress(f"capture {event.region}", done, total)
         done += 1
 
-    with open_spec(loaded, device=device, progress=capturing) as runner:
+    with open_spec(plan, device=device, progress=capturing) as runner:
         return execute(runner, options, progress)
 
 
@@ -120,8 +118,8 @@ def _inputs(plan: Plan) -> list[str]:
     return list(dict.fromkeys(name for sequence in plan.sequences.values() for name in sequence.inputs))
 
 
-def _bucketed(loaded: language.Spec) -> list[str]:
-    return [name for name, dim in loaded.dims.items() if isinstance(dim, language.Buckets)]
+def _bucketed(plan: Plan) -> list[str]:
+    return [name for name, dim in plan.dims.items() if isinstance(dim, language.Buckets)]
 
 
 def _refuse_output(output: Path | None) -> None:

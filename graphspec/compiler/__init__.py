@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # The passes are imported where they are used: some rules need one of them, and `validate` starts fast.
 
-__all__ = ["compile_spec", "order_findings"]
+__all__ = ["compile_spec", "lower"]
 
 
 def compile_spec(spec: Spec) -> Plan:
@@ -33,21 +33,19 @@ def compile_spec(spec: Spec) -> Plan:
         SpecError: a declared sequence reads a value before it is made, or after its memory was reused (GS3xx);
             all findings at once.
     """
+    plan, findings = lower(spec)
+    if findings:
+        raise SpecError(findings)
+    return plan
+
+
+def lower(spec: Spec) -> tuple[Plan, list[Diagnostic]]:
+    """The plan of a checked spec, and what `compile_spec` would raise for it."""
     from graphspec.plan_json import digest
     from graphspec.rules import order
 
     plan = _lower(spec)
-    findings = order.check(spec, plan)
-    if findings:
-        raise SpecError(findings)
-    return replace(plan, digest=digest(plan))
-
-
-def order_findings(spec: Spec) -> list[Diagnostic]:
-    """What `compile_spec` would raise for a checked spec, for a caller that needs the findings and no plan."""
-    from graphspec.rules import order
-
-    return order.check(spec, _lower(spec))
+    return replace(plan, digest=digest(plan)), order.check(spec, plan)
 
 
 def _lower(spec: Spec) -> Plan:

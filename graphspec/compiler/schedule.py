@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from graphspec.plan import Bucket, Event, Graph, Pass, RegionPlan
 from graphspec.spec import Spec
 
-
 #: The events of each bucket, from the largest to the smallest.
 Schedule = tuple[tuple[Event, ...], ...]
 
@@ -46,9 +45,7 @@ def passes(buckets: tuple[Bucket, ...], schedule: Schedule) -> tuple[Pass, ...]:
     """The schedule of the buckets at which something is captured: what a capture walks through."""
     pairs = zip(buckets, schedule, strict=True)
     return tuple(
-        (bucket, events)
-        for bucket, events in pairs
-        if any(event.new and event.graph is not None for event in events)
+        (bucket, events) for bucket, events in pairs if any(event.new and event.graph is not None for event in events)
     )
 
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from graphspec import plan as plans
-from graphspec import spec as language
 from graphspec.backends.base import Backend, CapturedGraph
+from graphspec.backends.updates import Binding
 from graphspec.plan import Bucket, concrete
-from graphspec.runtime.capture.updates import Binding
 from graphspec.runtime.regions import BoundRegion
 from graphspec.runtime.replay.order import Clock
 from graphspec.runtime.values.axes import Axes
 from graphspec.runtime.values.buffers import Buffers
 from graphspec.runtime.values.samples import alternative_param, default_param, sample
 from graphspec.runtime.values.trees import Tree
+from graphspec.spec import Shape
+
+#: Called with each region and bucket as its capture begins.
+Progress = Callable[[plans.Event], None]
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,6 @@ class Variant:
 class Context:
     """One opened spec: the plan, the model, and everything that has an address."""
 
-    spec: language.Spec
     plan: plans.Plan
     model: Any
     regions: Mapping[str, BoundRegion]
@@ -49,11 +51,11 @@ class Context:
     @property
     def roots(self) -> dict[str, Any]:
         """Where everything starts that a region can reach: the model, and what regions call, by their paths."""
-        called = {region.spec.call: region.function for region in self.regions.values()}
-        around = {str(region.spec.around): region.around for region in self.regions.values() if region.around}
+        called = {region.declared.call: region.function for region in self.regions.values()}
+        around = {str(region.declared.around): region.around for region in self.regions.values() if region.around}
         return {"model": self.model, **called, **around}
 
-    def shape(self, shape: language.Shape, bucket: Bucket) -> tuple[int, ...]:
+    def shape(self, shape: Shape, bucket: Bucket) -> tuple[int, ...]:
         """A symbolic shape at a bucket."""
         return concrete(shape, {**self.plan.constants, **dict(bucket.sizes)})
 
@@ -61,24 +63,24 @@ class Context:
         """An input for each buffer, as the spec's `sample` says; the same for the same seed."""
         made = {}
         for position, name in enumerate(names):
-            buffer = self.spec.buffers[name]
+            buffer = self.plan.buffers[name].declared
             generator = torch.Generator().manual_seed(seed * 1009 + position)
             shape = concrete(buffer.shape or (), {**self.plan.constants, **sizes})
-            made[name] = sample(buffer, shape, generator, self.spec.folder)
+            made[name] = sample(buffer, shape, generator, self.plan.folder)
         return made
 
     def default_params(self, bucket: Bucket, special: Mapping[str, Any]) -> dict[str, Any]:
         """Every param at its default, or at the value its graphs are specialized for."""
         return {
             name: special[name] if name in special else default_param(param, self.shape(param.shape, bucket))
-            for name, param in self.spec.params.items()
+            for name, param in self.plan.params.items()
         }
 
     def other_params(self, params: Mapping[str, Any], bucket: Bucket, kept: Collection[str]) -> dict[str, Any]:
         """Another value within its range for each of ``params`` that is not ``kept``, at the sizes of a bucket."""
         largest = dict(bucket.sizes) | dict(self.plan.constants)
         return {
-            name: value if name in kept else alternative_param(self.spec.params[name], value, largest)
+            name: value if name in kept else alternative_param(self.plan.params[name], value, largest)
             for name, value in params.items()
         }
 
@@ -166,7 +168,7 @@ class GraphSet:
 
     def axes(self, context: Context, region: str, name: str) -> list[Axes]:
         """Which axes of each tensor of an output are bucketed: as declared, else as its captures show."""
-        buffer = context.spec.buffers.get(name)
+        buffer = context.plan.buffers.get(name)
         if buffer is not None and buffer.shape is not None:
             return [Axes.declared(buffer.shape)]
         captures = [captured for (other, _), captured in self.regions.items() if other == region]

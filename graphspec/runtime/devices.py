@@ -14,11 +14,13 @@ import torch
 from graphspec import spec as language
 from graphspec.backends.base import Backend
 from graphspec.errors import DeviceError, InputError
+from graphspec.plan import Plan
+from graphspec.runtime.model import call_user_code, import_object
 
 _HINT = "one of auto, cpu, cuda, npu, or an indexed one such as npu:1"
 
 
-def open_backend(device: str | torch.device, spec: language.Spec) -> Backend:
+def open_backend(device: str | torch.device, plan: Plan) -> Backend:
     """The backend for ``auto``, ``cpu``, ``cuda``, ``npu``, or one with an index such as ``npu:1``.
 
     ``auto`` is an NPU, else a GPU, else the CPU. Also a `torch.device`. Raises DeviceError if what is asked for cannot
@@ -35,10 +37,13 @@ def open_backend(device: str | torch.device, spec: language.Spec) -> Backend:
     if kind == "cuda":
         from graphspec.backends.cuda import open_cuda
 
-        return open_cuda(device, spec)
+        return open_cuda(device, plan)
     from graphspec.backends.npu import open_npu
 
-    return open_npu(device, spec)
+    backend = open_npu(device, plan)
+    for reference in plan.npu.handlers:
+        call_user_code(import_object(reference, plan.folder), f"npu.handlers: {reference}")
+    return backend
 
 
 def device_name(device: str | torch.device) -> str:

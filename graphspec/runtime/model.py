@@ -16,6 +16,7 @@ import torch
 
 from graphspec import spec as language
 from graphspec.errors import GraphSpecError, ModelError
+from graphspec.plan import Plan
 from graphspec.runtime.hazards.fake import TraceEnded
 from graphspec.runtime.weights import load_weights, read_weights
 
@@ -24,33 +25,33 @@ _TORCH = Path(torch.__file__).resolve().parent
 _DISPATCH = ("_ops.py", "_compile.py", "eval_frame.py")
 
 
-def build_model(spec: language.Spec, device: torch.device, factory: Callable[..., Any] | None = None) -> Any:
-    """Call the factory, then apply dtype, weights and mode. Seeded by ``spec.seed``.
+def build_model(plan: Plan, device: torch.device, factory: Callable[..., Any] | None = None) -> Any:
+    """Call the factory, then apply dtype, weights and mode. Seeded by ``plan.seed``.
 
-    ``factory`` is the spec's, where it was imported already. Raises ModelError with the user's own exception as its
+    ``factory`` is the plan's, where it was imported already. Raises ModelError with the user's own exception as its
     cause, and WeightsError if the file does not fit.
     """
-    dtype = _model_dtype(spec.model)
+    dtype = _model_dtype(plan.model)
     if factory is None:
-        factory = import_object(spec.model.factory, spec.folder)
-    arguments = _arguments(spec.model.args, largest_sizes(spec))
+        factory = import_object(plan.model.factory, plan.folder)
+    arguments = _arguments(plan.model.args, plan.largest)
     # The caller's random streams go on where they were.
     with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
-        torch.manual_seed(spec.seed)
-        model = call_user_code(factory, f"the factory {spec.model.factory}", **arguments)
+        torch.manual_seed(plan.seed)
+        model = call_user_code(factory, f"the factory {plan.model.factory}", **arguments)
     if model is None:
-        message = f"the factory {spec.model.factory} returned None"
+        message = f"the factory {plan.model.factory} returned None"
         raise ModelError(message, hint="return the model from the factory")
     if isinstance(model, torch.nn.Module):
         _refuse_tensors(model, device, lambda where: where.type == "meta")
         if device.type == "cpu":
-            call_user_code(model.to, f"moving what {spec.model.factory} returned to cpu", device=device, dtype=dtype)
+            call_user_code(model.to, f"moving what {plan.model.factory} returned to cpu", device=device, dtype=dtype)
         else:
             model.to(device=device, dtype=dtype)  # a device that fails, or has too little memory, says so itself
-        mode = spec.model.mode
-        call_user_code(model.train, f"setting what {spec.model.factory} returned to {mode}", mode == "train")
-    if spec.model.weights is not None:
-        load_weights(model, read_weights(spec.folder / spec.model.weights))
+        mode = plan.model.mode
+        call_user_code(model.train, f"setting what {plan.model.factory} returned to {mode}", mode == "train")
+    if plan.model.weights is not None:
+        load_weights(model, read_weights(plan.folder / plan.model.weights))
     return model
 
 
@@ -85,11 +86,6 @@ def _model_dtype(model: language.Model) -> torch.dtype | None:
         message = f"model.dtype is {model.dtype}, and a model is converted to a floating or complex dtype only"
         raise ModelError(message, hint="float32, bfloat16, float16, ...; inputs declare a dtype of their own")
     return dtype
-
-
-def largest_sizes(spec: language.Spec) -> dict[str, int]:
-    """Each dim's constant, or its largest bucket."""
-    return {name: dim.value if isinstance(dim, language.Constant) else dim.sizes[-1] for name, dim in spec.dims.items()}
 
 
 def import_object(reference: str, folder: Path, *, loaded: bool = False) -> Any:

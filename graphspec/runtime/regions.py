@@ -12,6 +12,7 @@ import torch
 
 from graphspec import spec as language
 from graphspec.errors import CaptureError, ModelError
+from graphspec.plan import Plan
 from graphspec.runtime.model import call_user_code, import_object, read_attribute
 from graphspec.runtime.values.trees import follow
 
@@ -22,7 +23,7 @@ Environment = Mapping[str, Any]
 class BoundRegion:
     """A region and the callable it names. ``makers`` are the factories of its structured arguments."""
 
-    spec: language.Region
+    declared: language.Region
     model: Any
     function: Callable[..., Any]
     around: Callable[..., Any] | None
@@ -33,45 +34,51 @@ class BoundRegion:
 
         Raises ModelError with the user's exception as its cause; CaptureError for an output path that leads nowhere.
         """
-        args = [self._argument(value, values) for value in self.spec.positional]
-        kwargs = {key: self._argument(value, values) for key, value in self.spec.keyword.items()}
+        args = [self._argument(value, values) for value in self.declared.positional]
+        kwargs = {key: self._argument(value, values) for key, value in self.declared.keyword.items()}
         with self._surroundings(args, kwargs):
-            returned = call_user_code(self.callable, f"region '{self.spec.name}' ({self.spec.call})", *args, **kwargs)
-            return {name: self._output(returned, name, path) for name, path in self.spec.outputs.items()}
+            returned = call_user_code(
+                self.callable, f"region '{self.declared.name}' ({self.declared.call})", *args, **kwargs
+            )
+            return {name: self._output(returned, name, path) for name, path in self.declared.outputs.items()}
 
     def direct(self, values: Environment) -> dict[str, Any]:
         """The call as the user's own loop would make it, for measuring: the user's exceptions come as they are.
 
         Autograd is the caller's business; everything else that the region declares around its calls is there.
         """
-        if self.spec.mode is not None or self.spec.autocast is not None or self.around is not None:
+        if self.declared.mode is not None or self.declared.autocast is not None or self.around is not None:
             return self(values)
-        args = [self._argument(value, values) for value in self.spec.positional]
-        kwargs = {key: self._argument(value, values) for key, value in self.spec.keyword.items()}
+        args = [self._argument(value, values) for value in self.declared.positional]
+        kwargs = {key: self._argument(value, values) for key, value in self.declared.keyword.items()}
         returned = self.callable(*args, **kwargs)
-        return {name: self._output(returned, name, path) for name, path in self.spec.outputs.items()}
+        return {name: self._output(returned, name, path) for name, path in self.declared.outputs.items()}
 
     @property
     def callable(self) -> Callable[..., Any]:
         """What the region calls: as found when the spec was opened, or, for an eager region, what is there now."""
-        return attribute(self.model, self.spec.call, f"region '{self.spec.name}'") if self.spec.eager else self.function
+        return (
+            attribute(self.model, self.declared.call, f"region '{self.declared.name}'")
+            if self.declared.eager
+            else self.function
+        )
 
     @contextlib.contextmanager
     def _surroundings(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.no_grad())
-            if self.spec.mode is not None:
-                stack.enter_context(training_mode(self.model, training=self.spec.mode == "train"))
-            if self.spec.autocast is not None:
+            if self.declared.mode is not None:
+                stack.enter_context(training_mode(self.model, training=self.declared.mode == "train"))
+            if self.declared.autocast is not None:
                 kind = torch.empty(0).device.type if not args else _device_type(args)
-                dtype = getattr(torch, self.spec.autocast)
+                dtype = getattr(torch, self.declared.autocast)
                 stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
             if self.around is not None:
                 self._enter(stack, args, kwargs)
             yield
 
     def _enter(self, stack: contextlib.ExitStack, args: list[Any], kwargs: dict[str, Any]) -> None:
-        what = f"region '{self.spec.name}' (around: {self.spec.around})"
+        what = f"region '{self.declared.name}' (around: {self.declared.around})"
         manager = call_user_code(self.around, what, *args, **kwargs)  # type: ignore[arg-type]  # asked by the caller
         kind = type(manager)
         if not (hasattr(kind, "__enter__") and hasattr(kind, "__exit__")):
@@ -90,14 +97,14 @@ class BoundRegion:
             case language.Const(constant):
                 return constant
             case language.Attr(path):
-                return attribute(self.model, path, f"region '{self.spec.name}'")
+                return attribute(self.model, path, f"region '{self.declared.name}'")
             case language.ListOf(items):
                 return [self._argument(item, values) for item in items]
             case language.DictOf(entries):
                 return {key: self._argument(item, values) for key, item in entries.items()}
             case language.Make(factory, arguments):
                 given = {key: self._argument(item, values) for key, item in arguments.items()}
-                return call_user_code(self.makers[factory], f"region '{self.spec.name}' (make: {factory})", **given)
+                return call_user_code(self.makers[factory], f"region '{self.declared.name}' (make: {factory})", **given)
 
     def _output(self, returned: Any, name: str, path: str) -> Any:
         try:
@@ -105,14 +112,14 @@ class BoundRegion:
         except KeyError as error:
             head, _, rest = path.partition(".")
             if head == "model":  # something the call left on the model
-                return attribute(self.model, path, f"region '{self.spec.name}'") if rest else self.model
-            message = f"region '{self.spec.name}': output '{name}' is not at '{path}': there is no {error.args[0]}"
+                return attribute(self.model, path, f"region '{self.declared.name}'") if rest else self.model
+            message = f"region '{self.declared.name}': output '{name}' is not at '{path}': there is no {error.args[0]}"
             raise CaptureError(message) from None
 
 
-def bind_regions(spec: language.Spec, model: Any) -> dict[str, BoundRegion]:
-    """Every region of the spec with its callable. Raises ModelError for a path the model does not have."""
-    return {name: _bind(region, model, spec.folder) for name, region in spec.regions.items()}
+def bind_regions(plan: Plan, model: Any) -> dict[str, BoundRegion]:
+    """Every region with its callable. Raises ModelError for a path the model does not have."""
+    return {name: _bind(region.declared, model, plan.folder) for name, region in plan.regions.items()}
 
 
 def attribute(model: Any, path: str, what: str) -> Any:

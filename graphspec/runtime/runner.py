@@ -15,16 +15,14 @@ from typing import Any, NoReturn
 import torch
 
 from graphspec import plan as plans
-from graphspec import spec as language
+from graphspec.backends.updates import specialized
 from graphspec.compiler import compile_spec
 from graphspec.errors import DeviceError, HazardError, InputError, ReplayError, WeightsError
 from graphspec.finding import placed
-from graphspec.loading import load
+from graphspec.loading import load_plan
 from graphspec.plan import Bucket
 from graphspec.runtime.capture.capturer import capture_graphs
-from graphspec.runtime.capture.stages import Progress
-from graphspec.runtime.capture.updates import specialized
-from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Variant
+from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Progress, Variant
 from graphspec.runtime.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.hazards import capturing
 from graphspec.runtime.holdings.storages import outside_inference
@@ -40,6 +38,7 @@ from graphspec.runtime.replay.stats import Stats
 from graphspec.runtime.values.buffers import Buffers
 from graphspec.runtime.values.states import States
 from graphspec.runtime.weights import load_weights, read_weights
+from graphspec.spec import Spec
 
 #: How many sets of graphs are kept for values of specialized params and absent optional inputs.
 VARIANTS = 16
@@ -58,7 +57,7 @@ class GraphInfo:
 
 
 def open_spec(
-    path: str | Path | language.Spec,
+    path: str | Path | Spec | plans.Plan,
     *,
     model: Any = None,
     device: str | None = None,
@@ -75,15 +74,14 @@ def open_spec(
     """
     if (region := capturing()) is not None:
         raise ReplayError(f"a spec cannot be opened while region '{region}' is being captured")
-    spec = path if isinstance(path, language.Spec) else load(Path(path))
-    plan = compile_spec(spec)
-    backend = open_backend(device or spec.device, spec)
+    plan = _compiled(path)
+    backend = open_backend(device or plan.device, plan)
     try:
         with without_broken_torch_npu(), outside_inference(), device_failures(backend):
-            built = build_model(spec, backend.device) if model is None else model
-            buffers = Buffers(spec, plan, backend.device)
+            built = build_model(plan, backend.device) if model is None else model
+            buffers = Buffers(plan, backend.device)
             refuse_other_devices(built, backend.device)
-            runner = Runner(Context(spec, plan, built, bind_regions(spec, built), buffers, backend), progress)
+            runner = Runner(Context(plan, built, bind_regions(plan, built), buffers, backend), progress)
         if capture:
             runner.capture()
     except BaseException:
@@ -91,6 +89,12 @@ def open_spec(
             backend.close()
         raise
     return runner
+
+
+def _compiled(path: str | Path | Spec | plans.Plan) -> plans.Plan:
+    if isinstance(path, plans.Plan):
+        return path
+    return compile_spec(path) if isinstance(path, Spec) else load_plan(Path(path))
 
 
 class Runner:
@@ -138,7 +142,7 @@ class Runner:
             return self.sequences[name]
         have = ", ".join(self.sequences)
         close = difflib.get_close_matches(str(name), self.sequences, 1)
-        also = f"'{name}' is a region; " if name in self._context.spec.regions else ""
+        also = f"'{name}' is a region; " if name in self._context.plan.regions else ""
         hint = f"{also}the sequences are {have}" + (f"; did you mean '{close[0]}'?" if close else "")
         raise ReplayError(f"there is no sequence '{name}'", hint=hint)
 
@@ -201,7 +205,7 @@ class Runner:
                 with outside_inference():
                     graphs = capture_graphs(self._context, variant, self._progress)
             except HazardError as error:
-                found = [placed(self._context.spec.document, each) for each in error.diagnostics]
+                found = [placed(self._context.plan.document, each) for each in error.diagnostics]
                 raise HazardError(found) from error.__cause__
             if len(self._sets) >= VARIANTS:
                 oldest = next(iter(self._sets))
@@ -218,11 +222,6 @@ class Runner:
         self._guards[variant].check()
 
     # -- what is there
-
-    @property
-    def spec(self) -> language.Spec:
-        """The spec this was opened from."""
-        return self._context.spec
 
     @property
     def plan(self) -> plans.Plan:
@@ -352,8 +351,8 @@ class Runner:
         context = self._context
         params = context.default_params(context.plan.buckets[0], {})
         used = {name for sequence in context.plan.sequences.values() for name in sequence.params}
-        special = specialized(context.spec, context.backend.can_update) & used
-        return Variant(special=tuple((name, hashable(params[name])) for name in context.spec.params if name in special))
+        special = specialized(context.plan, context.backend.can_update) & used
+        return Variant(special=tuple((name, hashable(params[name])) for name in context.plan.params if name in special))
 
     def _drop(self) -> None:
         for graphs in self._sets.values():

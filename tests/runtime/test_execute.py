@@ -168,7 +168,7 @@ class TestCases:
 class TestFeed:
     def test_inputs_are_new_at_every_step_and_the_same_for_the_same_step(self, opened):
         runner = opened(CELL)
-        feed = Feed(runner, runner.spec, runner.plan, Fixed())
+        feed = Feed(runner, runner.plan, Fixed())
         plan = runner.sequences["replay"].plan
         (case, *_) = cases(plan, {}, ())
         assert torch.equal(feed(plan, case, 1)["x"], feed(plan, case, 1)["x"])
@@ -199,7 +199,7 @@ class TestFeed:
     def test_a_given_size_that_no_bucket_holds_is_refused(self, opened):
         runner = opened(CELL)
         with pytest.raises(InputError, match=r"no bucket of sequence 'replay' holds batch=9"):
-            fix(runner.spec, runner.plan, {}, {}, {"batch": 9})
+            fix(runner.plan, {}, {}, {"batch": 9})
 
 
 class TestCheck:

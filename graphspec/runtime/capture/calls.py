@@ -10,9 +10,8 @@ from typing import Any
 import torch
 
 from graphspec.errors import HazardError
-from graphspec.plan import Bucket
+from graphspec.plan import Bucket, Event
 from graphspec.runtime.capture.outputs import check_output
-from graphspec.runtime.capture.stages import Event
 from graphspec.runtime.capture.write_back import StaleViews, apart, leaves_of
 from graphspec.runtime.context import Context, Variant
 from graphspec.runtime.holdings.preserve import Session
@@ -50,10 +49,10 @@ class Calls:
         env: dict[str, Any] = dict(params)
         given = tuple(
             name
-            for name, buffer in context.spec.buffers.items()
+            for name, buffer in context.plan.buffers.items()
             if buffer.role == "input" and buffer.source is None and name not in self._variant.absent
         )
-        made = context.sample_inputs(given, dict(bucket.sizes), seed=context.spec.seed + run)
+        made = context.sample_inputs(given, dict(bucket.sizes), seed=context.plan.seed + run)
         for name in context.buffers.static:  # static outputs too: their views must not be made inside a recording
             if name in self._variant.absent:
                 env[name] = None
@@ -92,7 +91,7 @@ class Calls:
         written = {name: context.buffers.view(name, event.bucket) for name in returned if name in statics}
         outputs = apart(returned, written) if written else returned
         for name, value in outputs.items():
-            buffer = context.spec.buffers.get(name)
+            buffer = context.plan.buffers.get(name)
             if buffer is None:
                 values.env[name] = value
                 continue

@@ -17,8 +17,11 @@ import torch
 
 from graphspec import spec as language
 from graphspec.backends.base import CaptureRequest, Slot
+from graphspec.backends.updates import Binding, bind_updates, refreshed
 from graphspec.errors import CaptureError, Diagnostic, HazardError
-from graphspec.plan import Bucket, Graph
+from graphspec.plan import Bucket, Event, Graph
+from graphspec.recording.calls import Recorder, Recording
+from graphspec.recording.source import ModuleNames
 from graphspec.report.units import human_bytes
 from graphspec.runtime.capture import effects
 from graphspec.runtime.capture.calls import Calls, Values
@@ -27,11 +30,7 @@ from graphspec.runtime.capture.eager_copies import EagerCopies
 from graphspec.runtime.capture.outputs import other_constants, trees_of
 from graphspec.runtime.capture.param_symbols import ParamSymbols
 from graphspec.runtime.capture.proof import differences, first_call, fresh_memory
-from graphspec.recording.calls import Recorder, Recording
-from graphspec.recording.source import ModuleNames
-from graphspec.runtime.capture.stages import Event, Progress, Stage, plan_stages
-from graphspec.runtime.capture.updates import Binding, bind_updates, refreshed
-from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Variant
+from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Progress, Variant
 from graphspec.runtime.hazards import hook_findings, inside_capture
 from graphspec.runtime.holdings.code_names import CodeNames
 from graphspec.runtime.holdings.contents import quiet
@@ -72,7 +71,7 @@ class _Capturer:
         self._eager_code = CodeNames()
         self._first: dict[tuple[str, Bucket], Recording] = {}
         self._dry: dict[tuple[str, Bucket], DryRun] = {}
-        self._stages = plan_stages(context.plan)
+        self._schedule = context.plan.schedule
         self._last_captures: dict[tuple[str, Bucket], dict[str, int | None]] = {}
         regions = {(graph.pool, graph.index): graph.region for graph in context.plan.graphs}
         for span in context.plan.spans:
@@ -103,33 +102,32 @@ class _Capturer:
     # -- the passes
 
     def _warm_up(self) -> None:
-        for bucket, stages in self._stages:
-            warmups = [self._region(stage.event).warmup if stage.event.graph else 0 for stage in stages]
+        for bucket, events in self._schedule:
+            warmups = [self._region(event).warmup if event.graph else 0 for event in events]
             for number in range(max(warmups)):
                 values = self._calls.start(bucket, run=1)
                 last = max(at for at, warmup in enumerate(warmups) if number < warmup)
-                for stage in stages[: last + 1]:  # those with less warm-up too: a later one reads what they make
-                    if stage.event.graph is None:
-                        self._calls.call(stage.event, values)
+                for event in events[: last + 1]:  # those with less warm-up too: a later one reads what they make
+                    if event.graph is None:
+                        self._calls.call(event, values)
                         continue
-                    read = self._calls.read(stage.event, values)
-                    with Recorder(stage.event.region) as recorder:
-                        self._calls.call(stage.event, values)
-                    self._first.setdefault((stage.event.region, stage.event.bucket), recorder.recording)
+                    read = self._calls.read(event, values)
+                    with Recorder(event.region) as recorder:
+                        self._calls.call(event, values)
+                    self._first.setdefault((event.region, event.bucket), recorder.recording)
                     self._dry_runner.kept.note(recorder.recording, read)
 
     def _dry_runs(self) -> None:
-        for bucket, stages in self._stages:
+        for bucket, events in self._schedule:
             self._session.rewind()
             values = self._calls.start(bucket, run=1)
             seen = Seen()
             findings: list[Diagnostic] = []
-            for stage in stages:
-                event = stage.event
+            for event in events:
                 if event.graph is None:
                     self._call_eagerly(event, values)
                     seen.names |= self._set.moving
-                elif stage.fresh:
+                elif event.new:
                     self._dry[event.region, event.bucket], found = self._dry_runner.run(
                         event, values, self._session, seen
                     )
@@ -139,10 +137,10 @@ class _Capturer:
                     self._calls.note_origins(trees_of(event.region, outputs), values)
             findings += self._host_findings(seen.host)
             if not findings and (self._set.moving or seen.host.rebound):
-                findings += self._run_on(bucket, stages, seen.host)
+                findings += self._run_on(bucket, events, seen.host)
             self._set.rebound |= {change.name for _, change in seen.host.rebound}
             recordings = {key: dry.recording for key, dry in self._dry.items()}
-            findings += self._symbols.trace(bucket, stages, recordings, self._session.rewind)
+            findings += self._symbols.trace(bucket, events, recordings, self._session.rewind)
             if findings:  # the largest bucket shows what the others would repeat
                 raise HazardError(findings)
 
@@ -157,7 +155,7 @@ class _Capturer:
         self._context.warn(*warnings)
         return errors
 
-    def _run_on(self, bucket: Bucket, stages: Sequence[Stage], host: effects.HostChanges) -> list[Diagnostic]:
+    def _run_on(self, bucket: Bucket, events: Sequence[Event], host: effects.HostChanges) -> list[Diagnostic]:
         """A second run after the first, with no rewind between: what one left on the host must not show in the next.
 
         Its inputs are in other memory, so that an input which the first run kept is told from this run's own.
@@ -166,15 +164,14 @@ class _Capturer:
         self._context.buffers.move_inputs(values.env)
         recordings: dict[str, Recording] = {}
         findings: list[Diagnostic] = []
-        for stage in stages:
-            event = stage.event
+        for event in events:
             if event.graph is None:
                 self._call_eagerly(event, values)
                 continue
             with Recorder(event.region) as recorder:
                 self._calls.call(event, values)
             recordings[event.region] = recorder.recording
-            if stage.fresh:
+            if event.new:
                 params = values.params, values.params
                 first = self._dry[event.region, event.bucket].recording
                 findings += differences(event.region, first, recorder.recording, (), params)
@@ -183,15 +180,14 @@ class _Capturer:
 
     def _captures(self) -> None:
         findings: list[Diagnostic] = []
-        for bucket, stages in self._stages:
+        for bucket, events in self._schedule:
             self._session.rewind()
             values = self._calls.start(bucket, run=2)
             seen = Seen()
-            for stage in stages:
-                event = stage.event
+            for event in events:
                 if event.graph is None:
                     self._copies.use(event, values.env)
-                elif stage.fresh:
+                elif event.new:
                     findings += self._capture(event, event.graph, values, seen)
                 else:
                     self._use_captured(event, values)
@@ -213,26 +209,25 @@ class _Capturer:
             key: first for key, first in self._first.items() if any(first_call(key[0], first, self._dry[key].recording))
         }
         findings: list[Diagnostic] = []
-        for bucket, stages in self._stages:
-            keys = [(stage.event.region, stage.event.bucket) for stage in stages]
-            if differing.keys().isdisjoint(key for key, stage in zip(keys, stages, strict=True) if stage.fresh):
+        for bucket, events in self._schedule:
+            keys = [(event.region, event.bucket) for event in events]
+            if differing.keys().isdisjoint(key for key, event in zip(keys, events, strict=True) if event.new):
                 continue
             self._session.rewind()
             values = self._calls.start(bucket, run=1)
-            for key, stage in zip(keys, stages, strict=True):
-                with Recorder(stage.event.region) as recorder:
-                    self._calls.call(stage.event, values)
-                if stage.fresh and key in differing:
+            for key, event in zip(keys, events, strict=True):
+                with Recorder(event.region) as recorder:
+                    self._calls.call(event, values)
+                if event.new and key in differing:
                     findings += first_call(key[0], differing[key], recorder.recording)
         return findings
 
     def _prove(self) -> None:
         """Replay each graph on the inputs of the dry run; other results mean that something was frozen."""
-        for bucket, stages in self._stages:
+        for bucket, events in self._schedule:
             self._session.rewind()
             values = self._calls.start(bucket, run=1)
-            for stage in stages:
-                event = stage.event
+            for event in events:
                 if event.graph is None:
                     self._calls.call(event, values)
                     self._copies.refresh(event, values.env)
@@ -242,7 +237,7 @@ class _Capturer:
                 self._session.expect_writes(captured.graph.recording.written_outside())
                 captured.graph.replay()
                 self._use_captured(event, values)
-                if stage.fresh:
+                if event.new:
                     self._context.backend.synchronize()
                     self._refuse_other_results(captured, self._dry[event.region, event.bucket])
 
@@ -307,7 +302,7 @@ class _Capturer:
                 values.env[name] = captured.value(name)
 
     def _refuse_other_results(self, captured: CapturedRegion, dry: DryRun) -> None:
-        check = self._context.spec.check
+        check = self._context.plan.check
         for name, wanted in dry.results.items():
             for have, want in zip(captured.tensors(name), wanted, strict=True):
                 if have.is_floating_point() and have.itemsize == 1:  # float8 has no kernels to compare
@@ -322,7 +317,7 @@ class _Capturer:
                 raise HazardError([Diagnostic("GS723", message, hint=hint)])
 
     def _region(self, event: Event) -> language.Region:
-        return self._context.spec.regions[event.region]
+        return self._context.plan.regions[event.region].declared
 
 
 def _held(trees: Mapping[str, Tree], last: Mapping[str, int | None], graph: Graph) -> Callable[[int], float]:
@@ -341,7 +336,7 @@ def _held(trees: Mapping[str, Tree], last: Mapping[str, int | None], graph: Grap
 
 
 def _refuse_over_budget(context: Context) -> None:
-    budget = context.spec.capture.memory_budget
+    budget = context.plan.capture.memory_budget
     if budget is None:
         return
     parts = {f"pool '{pool}'": size for pool, size in context.backend.pool_bytes().items()}
@@ -355,7 +350,7 @@ def _refuse_over_budget(context: Context) -> None:
 
 
 def _refuse_hooks(context: Context) -> None:
-    if all(region.hooks == "allow" for region in context.spec.regions.values() if not region.eager):
+    if all(region.declared.hooks == "allow" for region in context.plan.regions.values() if not region.eager):
         return
     if findings := hook_findings(context.model):
         raise HazardError(findings)

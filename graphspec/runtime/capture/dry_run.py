@@ -10,17 +10,17 @@ from typing import Any
 import torch
 
 from graphspec import spec as language
+from graphspec.backends.updates import update_findings
 from graphspec.errors import CaptureError, Diagnostic, GraphSpecError, HazardError, ModelError
+from graphspec.plan import Event
+from graphspec.recording.calls import Recorder, Recording
+from graphspec.recording.source import ModuleNames
 from graphspec.runtime.capture import effects
 from graphspec.runtime.capture.calls import Calls, Values
 from graphspec.runtime.capture.eager_copies import EagerCopies
 from graphspec.runtime.capture.handed_on import overtaken
 from graphspec.runtime.capture.kept import KeptInputs
 from graphspec.runtime.capture.outputs import trees_of
-from graphspec.recording.calls import Recorder, Recording
-from graphspec.recording.source import ModuleNames
-from graphspec.runtime.capture.stages import Event
-from graphspec.runtime.capture.updates import update_findings
 from graphspec.runtime.context import Context
 from graphspec.runtime.hazards import Watch, inside_capture, watch
 from graphspec.runtime.holdings.code_names import CodeNames
@@ -69,7 +69,7 @@ class DryRunner:
 
         Raises ModelError or CaptureError if it fails, and HazardError with what it did before that and may not.
         """
-        context, region = self._context, self._context.spec.regions[event.region]
+        context, region = self._context, self._context.plan.regions[event.region].declared
         recorder = Recorder(region.name, self._names)
         before, read = effects.layouts(context, region.name, values.env), self._calls.read(event, values)
         with inside_capture(region.name), self._watch(region) as watched:

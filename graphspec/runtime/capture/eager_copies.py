@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from graphspec.plan import Bucket, Plan
-from graphspec.runtime.capture.stages import Event
+from graphspec.plan import Bucket, Event, Plan
 from graphspec.runtime.context import StaticCopy
 from graphspec.runtime.values.trees import flatten
 

@@ -311,7 +311,7 @@ def result_writes(
     found = []
     for index in sorted(recording.written & recording.outside.keys()):
         name = origins.get(recording.outside[index].storage._cdata)
-        buffer = context.spec.buffers.get(name or "")
+        buffer = context.plan.buffers.get(name or "")
         if name is None or name not in results or (buffer is not None and buffer.role == "state"):
             continue
         call = next(c for c in recording.calls if any(ref.storage == index for ref in written_refs(c)))

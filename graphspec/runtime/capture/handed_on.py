@@ -24,7 +24,7 @@ def overtaken(
     """
     plan = context.plan
     makers = {value: other.name for other in plan.regions.values() for value in other.outputs}
-    roles = {name: buffer.role for name, buffer in context.spec.buffers.items()}
+    roles = {name: buffer.role for name, buffer in context.plan.buffers.items()}
     known = {**context.buffers.input_storages, **origins}
     for name, tree in trees.items():
         found = {known.get(leaf.untyped_storage()._cdata) for leaf in tree.leaves}
@@ -39,7 +39,8 @@ def _finding(context: Context, region: str, value: str, origin: tuple[str, str |
     name, maker = origin
     readers = [_late_reader(context.plan, each, region, value, maker) for each in context.plan.sequences.values()]
     reader = next((each for each in readers if each is not None), None)
-    buffer = context.spec.buffers.get(value)
+    layout = context.plan.buffers.get(value)
+    buffer = layout.declared if layout is not None else None
     hint = f"return {value}.clone() from region '{region}'"
     anew = (
         f"region '{maker}' may have made that anew" if maker is not None else "another run may have brought a new one"

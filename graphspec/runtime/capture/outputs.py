@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from graphspec import spec as language
 from graphspec.errors import CaptureError, Diagnostic
+from graphspec.plan import BufferPlan
 from graphspec.runtime.values.trees import Tree, UnknownTypeError, flatten
 
 
@@ -21,7 +21,7 @@ def trees_of(region: str, outputs: Mapping[str, Any]) -> dict[str, Tree]:
         raise CaptureError(f"region '{region}': {error}", hint=hint) from None
 
 
-def check_output(region: str, buffer: language.Buffer, value: Any, shape: tuple[int, ...]) -> None:
+def check_output(region: str, buffer: BufferPlan, value: Any, shape: tuple[int, ...]) -> None:
     """A declared output or state must be a tensor of exactly the declared shape and dtype. Raises CaptureError."""
     what = f"region '{region}': '{buffer.name}'"
     if not isinstance(value, torch.Tensor):

@@ -27,7 +27,7 @@ def run_eagerly(context: Context, sequence: plans.Sequence, request: Request) ->
     sizes = {**context.plan.constants, **dict(_sizes(sequence, request))}
     env: dict[str, Any] = dict(request.params)
     for name, tensor in request.tensors.items():
-        env[name] = _placed(tensor, context.spec.buffers[name], context.device)
+        env[name] = _placed(tensor, context.plan.buffers[name].declared, context.device)
     values = _Lookup(context, env, request, sizes)
     for name in sequence.steps:
         returned = context.regions[name](values)
@@ -43,7 +43,7 @@ def directly(context: Context, sequence: plans.Sequence, request: Request) -> Ca
     sizes = {**context.plan.constants, **dict(_sizes(sequence, request))}
     env: dict[str, Any] = dict(request.params)
     for name, tensor in request.tensors.items():
-        env[name] = _placed(tensor, context.spec.buffers[name], context.device)
+        env[name] = _placed(tensor, context.plan.buffers[name].declared, context.device)
     values = _Lookup(context, env, request, sizes)
     regions = [context.regions[name] for name in sequence.steps]
     wires = [wire for name in dict.fromkeys(sequence.steps) for wire in context.plan.regions[name].reads]
@@ -71,12 +71,12 @@ class _Lookup(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name in self._env:
             return self._env[name]
-        buffer = self._context.spec.buffers.get(name)
+        buffer = self._context.plan.buffers.get(name)
         if buffer is not None and buffer.role == "state":
             return self.state(name)
         if buffer is not None and buffer.source is not None:
             return self._derived(buffer, buffer.source)
-        if buffer is not None and buffer.optional:
+        if buffer is not None and buffer.declared.optional:
             return None
         raise KeyError(name)
 
@@ -88,7 +88,7 @@ class _Lookup(Mapping[str, Any]):
 
     def state(self, name: str) -> torch.Tensor:
         """The real rows of a state, as a view."""
-        buffer, whole = self._context.spec.buffers[name], self._context.buffers.static[name].largest
+        buffer, whole = self._context.plan.buffers[name], self._context.buffers.static[name].largest
         shape = concrete(buffer.shape or (), self._sizes)
         if any(want > have for want, have in zip(shape, whole.shape, strict=True)):
             raise InputError(f"state '{name}' has the shape {list(whole.shape)}, and this run needs {list(shape)}")
@@ -96,13 +96,13 @@ class _Lookup(Mapping[str, Any]):
 
     def write_back(self, region: str, name: str, value: Any) -> Any:
         """Store an output that bears the name of a state; check one that is declared."""
-        buffer = self._context.spec.buffers.get(name)
+        buffer = self._context.plan.buffers.get(name)
         if buffer is None:
             return value
         check_output(region, buffer, value, concrete(buffer.shape or (), self._sizes))
         return self.state(name).copy_(value) if buffer.role == "state" else value
 
-    def _derived(self, buffer: language.Buffer, source: language.FromParam | language.FromSize) -> torch.Tensor:
+    def _derived(self, buffer: plans.BufferPlan, source: language.FromParam | language.FromSize) -> torch.Tensor:
         dtype: torch.dtype = getattr(torch, str(buffer.dtype))
         shape = concrete(buffer.shape or (), self._sizes)
         value = self._sizes[source.dim] if isinstance(source, language.FromSize) else self._request.params[source.param]

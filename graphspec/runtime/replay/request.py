@@ -10,11 +10,10 @@ import torch
 
 from graphspec import plan as plans
 from graphspec import spec as language
+from graphspec.backends.updates import specialized
 from graphspec.errors import InputError
 from graphspec.plan import Bucket, choose
-from graphspec.runtime.capture.updates import specialized
 from graphspec.runtime.context import Context, Variant
-from graphspec.runtime.model import largest_sizes
 from graphspec.runtime.values.inputs import InputCheck, ParamCheck, check_names, copies_of
 from graphspec.runtime.values.samples import default_param, filled
 
@@ -38,26 +37,24 @@ class Reader:
     """Reads what a caller gives to one sequence. Remembers held inputs and the last value of each param."""
 
     def __init__(self, context: Context, sequence: plans.Sequence, last_params: dict[str, Any]) -> None:
-        spec = context.spec
+        plan = context.plan
         self._context = context
         self._sequence = sequence
-        self._checks = {name: InputCheck(spec.buffers[name], context.plan.constants) for name in sequence.inputs}
-        largest = largest_sizes(spec)
+        self._checks = {name: InputCheck(plan.buffers[name].declared, plan.constants) for name in sequence.inputs}
         self._param_checks = {
-            name: ParamCheck(spec.params[name], largest, context.plan.constants, copies_of(spec, name))
+            name: ParamCheck(plan.params[name], plan.largest, plan.constants, copies_of(plan, name))
             for name in sequence.params
         }
         self._known = frozenset((*sequence.inputs, *sequence.params))
-        self._optional = tuple(name for name in sequence.inputs if spec.buffers[name].optional)
-        self._needed = tuple(n for n in sequence.inputs if not spec.buffers[n].optional and not spec.buffers[n].hold)
+        self._optional = tuple(name for name in sequence.inputs if plan.buffers[name].declared.optional)
+        inputs = [plan.buffers[name].declared for name in sequence.inputs]
+        self._needed = tuple(each.name for each in inputs if not each.optional and not each.hold)
         self._held: dict[str, tuple[torch.Tensor, dict[str, tuple[int, str]]]] = {}
-        self._holds = tuple(name for name in sequence.inputs if spec.buffers[name].hold)
-        special = specialized(spec, context.backend.can_update)
-        used = {name for other in context.plan.sequences.values() for name in other.params}
-        self._special = tuple(name for name in spec.params if name in special & used)
-        self._exact = frozenset(
-            name for name, dim in spec.dims.items() if isinstance(dim, language.Buckets) and dim.exact
-        )
+        self._holds = tuple(name for name in sequence.inputs if plan.buffers[name].declared.hold)
+        special = specialized(plan, context.backend.can_update)
+        used = {name for other in plan.sequences.values() for name in other.params}
+        self._special = tuple(name for name in plan.params if name in special & used)
+        self._exact = plan.exact
         self._last_params = last_params
         self._buckets: dict[tuple[int, ...], Bucket | None] = {}
 
@@ -163,7 +160,7 @@ class Reader:
         return values
 
     def _default(self, name: str, real: Mapping[str, int]) -> Any:
-        param = self._context.spec.params[name]
+        param = self._context.plan.params[name]
         missing = [a.dim for a in param.shape if isinstance(a, language.DimSize) and a.dim not in real]
         missing = [dim for dim in missing if dim not in self._context.plan.constants]
         if missing:
@@ -193,7 +190,7 @@ def padded_params(context: Context, params: Mapping[str, Any], bucket: Bucket) -
     return {
         name: _padded(value, param, context.shape(param.shape, bucket)) if param.shape else value
         for name, value in params.items()
-        for param in [context.spec.params[name]]
+        for param in [context.plan.params[name]]
     }
 
 

@@ -130,7 +130,7 @@ class EagerStep:
         self._graphs = graphs
         self._bucket = bucket
         self._plan = context.plan.regions[region]
-        self._rows = context.spec.regions[region].rows
+        self._rows = context.plan.regions[region].declared.rows
         self._results = results
         self._foreign = foreign
 
@@ -175,7 +175,7 @@ class EagerStep:
         """The real rows of a static buffer, or of what a graph makes; with ``rows: bucket``, all of them."""
         context = self._context
         if name in context.buffers.static:
-            axes = Axes.declared(context.spec.buffers[name].shape or ())
+            axes = Axes.declared(context.plan.buffers[name].shape or ())
             return self._cut(context.buffers.view(name, self._bucket), axes, name)
         producer = next((w.producer for w in self._plan.reads if w.value == name), None)
         assert producer is not None
@@ -213,7 +213,7 @@ class EagerStep:
         """A result of its own, real rows only: an eager region may return a view of graph memory."""
         tree = flatten(value)
         leaves = tree.leaves
-        buffer = self._context.spec.buffers.get(name)
+        buffer = self._context.plan.buffers.get(name)
         if self._rows == "bucket" and buffer is not None and buffer.shape is not None:
             axes = Axes.declared(buffer.shape)
             leaves = tuple(cut(leaf, axes, self._sizes, name) for leaf in leaves)
@@ -251,7 +251,7 @@ class Route:
         self.steps = self._steps(context, graphs, sequence)
 
     def _inlet(self, context: Context, name: str) -> Inlet:
-        buffer, view = context.spec.buffers[name], context.buffers.view(name, self.bucket)
+        buffer, view = context.plan.buffers[name].declared, context.buffers.view(name, self.bucket)
         target = cut(view, Axes.declared(buffer.shape or ()), self.sizes, name) if self.padded else view
         return Inlet(view, view if target.shape == view.shape else target, buffer.pad or 0)
 
@@ -259,7 +259,7 @@ class Route:
         """The rows of states that a run has no real rows for: they stay as they were."""
         kept = []
         for name, state in context.buffers.states_with_rows():
-            for axis, (dim, factor) in Axes.declared(context.spec.buffers[name].shape or ()).scaled.items():
+            for axis, (dim, factor) in Axes.declared(context.plan.buffers[name].shape or ()).scaled.items():
                 if dim in self.sizes:
                     real, all_rows = factor * self.sizes[dim], factor * self.bucket[dim]
                     kept.append(state.narrow(axis, real, all_rows - real))
@@ -324,7 +324,7 @@ def _foreign(context: Context, wire: plans.Wire, reader: Bucket) -> Foreign:
     """What a step at a bucket reads of another sequence, or of a run before."""
     dims = context.plan.regions[str(wire.producer)].dims
     if wire.source == "buffer":
-        shape = context.spec.buffers[wire.value].shape
+        shape = context.plan.buffers[wire.value].shape
         own = (
             dims
             if shape is None

@@ -34,7 +34,7 @@ class BoundSequence:
         self._context = context
         self._reader = Reader(context, plan, last_params)
         self._routes: dict[Hashable, Route] = {}
-        regions = [context.spec.regions[name] for name in plan.steps]
+        regions = [context.plan.regions[name].declared for name in plan.steps]
         self._falls_back = all(region.on_miss == "eager" for region in regions if not region.eager)
 
     def __call__(self, **inputs: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from graphspec import spec as language
 from graphspec.errors import HazardError
-from graphspec.runtime.capture import updates
 from graphspec.recording.calls import Call, Recording, written_refs
+from graphspec.runtime.capture import updates
 from graphspec.runtime.symbols.node import Origin
 
 

@@ -13,9 +13,9 @@ from typing import Any, Generic, TypeVar
 
 from graphspec import spec as language
 from graphspec.errors import Diagnostic, GraphSpecError
-from graphspec.runtime.capture.proof import differences, same_operators
 from graphspec.recording.calls import Recorder, Recording
 from graphspec.recording.source import ModuleNames
+from graphspec.runtime.capture.proof import differences, same_operators
 from graphspec.runtime.hazards import inside_capture
 from graphspec.runtime.symbols.declared import picked
 from graphspec.runtime.symbols.judge import Judged, judge

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from graphspec import spec as language
+from graphspec.backends.updates import Binding
 from graphspec.errors import Diagnostic, InputError
 from graphspec.recording.calls import Call, Recording, Ref
-from graphspec.runtime.capture.updates import Binding
 from graphspec.runtime.symbols.declared import decides_shape, numbers_of
 from graphspec.runtime.symbols.judge import given, holds
 from graphspec.runtime.symbols.node import Origin

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from graphspec import spec as language
 from graphspec.errors import ModelError
+from graphspec.plan import Plan
 from graphspec.recording.source import site_of
 from graphspec.runtime.hazards.fake import lacks_value
 from graphspec.runtime.model import build_model, import_object
@@ -17,22 +17,22 @@ from graphspec.runtime.tracing.fake import FakeWorld, without_initialisers
 from graphspec.runtime.tracing.placement import Placement
 
 
-def build_fake(spec: language.Spec, world: FakeWorld, placement: Placement) -> Any:
+def build_fake(plan: Plan, world: FakeWorld, placement: Placement) -> Any:
     """What the factory returns, built inside ``world``. Raises ModelError, the user's exception as its cause."""
     # Imported outside: what libraries make at their import stays real, for whoever uses them after us.
-    factory = import_object(spec.model.factory, spec.folder)
+    factory = import_object(plan.model.factory, plan.folder)
     constants = HostConstants()
     with world.entered(), placement.building(), without_initialisers(), constants, HostReads(constants):
         try:
-            return build_model(replace(spec, model=replace(spec.model, weights=None)), torch.device("cpu"), factory)
+            return build_model(replace(plan, model=replace(plan.model, weights=None)), torch.device("cpu"), factory)
         except ModelError as error:
             if "UninitializedParameter" in error.message:
-                message = f"the factory {spec.model.factory} makes a lazy module, whose parameters have no shape"
+                message = f"the factory {plan.model.factory} makes a lazy module, whose parameters have no shape"
                 raise ModelError(message, hint="give all sizes: nn.Linear(in_features, out_features)") from None
             if error.__cause__ is None or not lacks_value(error.__cause__):
                 raise
             hint = "compute it from numbers, with math or numpy, or guard it; `check` builds models without values"
             place = site_of(error.__cause__)
             where = f", at {place}" if place.line else ""
-            message = f"the factory {spec.model.factory} reads the value of a tensor, and fake tensors have none{where}"
+            message = f"the factory {plan.model.factory} reads the value of a tensor, and fake tensors have none{where}"
             raise ModelError(message, hint=hint) from None

@@ -19,13 +19,12 @@ import torch
 
 from graphspec import plan as plans
 from graphspec import spec as language
+from graphspec.backends.updates import specialized
 from graphspec.compiler import compile_spec
 from graphspec.errors import Diagnostic, ModelError
 from graphspec.plan import Bucket
-from graphspec.report.check_values import CheckReport, TracedRegion, TracedValue
-from graphspec.rules.graphs import too_many
 from graphspec.recording.source import ModuleNames
-from graphspec.runtime.capture.updates import specialized
+from graphspec.report.check_values import CheckReport, TracedRegion, TracedValue
 from graphspec.runtime.context import Context
 from graphspec.runtime.devices import without_broken_torch_npu
 from graphspec.runtime.hazards import hook_findings
@@ -59,17 +58,17 @@ def check_spec(spec: language.Spec, device: str | None = None, progress: Progres
         # torch itself asks for it where a tensor is copied.
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         progress(f"build {spec.model.factory}")
-        model = build_fake(spec, world, placement)
-        found = list(too_many(replace(spec, device=label))) if device is not None else []
-        regions, unbound = _bound(spec, model)
+        model = build_fake(plan, world, placement)
+        regions, unbound = _bound(plan, model)
         with world.entered():
-            buffers = Buffers(spec, plan, torch.device("cpu"))
+            buffers = Buffers(plan, torch.device("cpu"))
         backend: Any = JudgedDevice(label, handlers=bool(spec.npu.handlers))
-        context = Context(spec, plan, model, regions, buffers, backend)
+        context = Context(plan, model, regions, buffers, backend)
         host = HostState(context.roots)
-        special = specialized(spec, backend.can_update)
+        special = specialized(plan, backend.can_update)
         tracer = Tracer(context, world, placement, host, ModuleNames(model), label, special, progress)
-        if any(spec.regions[name].hooks == "refuse" for name in regions if not spec.regions[name].eager):
+        found = []
+        if any(plan.regions[name].declared.hooks == "refuse" for name in regions if not plan.regions[name].eager):
             found += hook_findings(model)
         traced, judged = _judged(tracer)
         parameters = _parameters(model)
@@ -96,7 +95,7 @@ def _judged(tracer: Tracer) -> tuple[list[TracedRegion], list[Diagnostic]]:
     found += other_results(tracer.context, first, again)
     last = tracer.run(smallest, "judge") if smallest != largest else first
     found += last.findings if last is not first else []
-    for dim in _padded_dims(tracer.context.spec, plan):
+    for dim in _padded_dims(plan):
         found += _rows(tracer, dim, first, last)
     return [_summary(tracer, largest, name, first) for name in first.regions], found
 
@@ -111,29 +110,29 @@ def _first_call(tracer: Tracer, bucket: Bucket, warm: PassResult, first: PassRes
 def _rows(tracer: Tracer, dim: str, first: PassResult, last: PassResult) -> Iterator[Diagnostic]:
     """What mixes the rows of one padded dim, by a trace in which only this dim has another size."""
     largest, smallest = tracer.context.plan.buckets[0], tracer.context.plan.buckets[-1]
-    for size in _other_sizes(tracer.context.spec, dim, largest[dim]):
+    for size in _other_sizes(tracer.context.plan, dim, largest[dim]):
         bucket = Bucket(tuple((name, size if name == dim else old) for name, old in largest.sizes))
         other = last if bucket == smallest else tracer.run(bucket, "again")
         alike = [name for name in first.regions if _same_region(first, other, name)]
         for name in alike:
-            if not tracer.context.spec.regions[name].eager:
+            if not tracer.context.plan.regions[name].eager:
                 one, two = first.regions[name].recording, other.regions[name].recording
                 yield from padded_mixing(name, dim, (largest[dim], size), one, two)
         if len(alike) == len(first.regions):
             return
 
 
-def _other_sizes(spec: language.Spec, dim: str, largest: int) -> list[int]:
+def _other_sizes(plan: plans.Plan, dim: str, largest: int) -> list[int]:
     """Sizes to trace a dim at, until one calls the same operators: real buckets, else one row less."""
-    sizes = spec.dims[dim]
+    sizes = plan.dims[dim]
     smaller = [size for size in sizes.sizes if size < largest] if isinstance(sizes, language.Buckets) else []
     return list(dict.fromkeys([*smaller[:1], *smaller[-1:]])) or ([largest - 1] if largest > 1 else [])
 
 
-def _padded_dims(spec: language.Spec, plan: plans.Plan) -> list[str]:
+def _padded_dims(plan: plans.Plan) -> list[str]:
     used = {dim for region in plan.regions.values() if not region.eager for dim in region.dims}
-    padded = {name for name, dim in spec.dims.items() if isinstance(dim, language.Buckets) and not dim.exact}
-    return [name for name in spec.dims if name in used & padded]
+    padded = {name for name, dim in plan.dims.items() if isinstance(dim, language.Buckets) and not dim.exact}
+    return [name for name in plan.dims if name in used & padded]
 
 
 def _same_operators(one: PassResult, other: PassResult) -> bool:
@@ -147,26 +146,26 @@ def _same_region(one: PassResult, other: PassResult, name: str) -> bool:
     return [call.op for call in first.recording.calls] == [call.op for call in second.recording.calls]
 
 
-def _bound(spec: language.Spec, model: Any) -> tuple[dict[str, BoundRegion], list[Diagnostic]]:
+def _bound(plan: plans.Plan, model: Any) -> tuple[dict[str, BoundRegion], list[Diagnostic]]:
     """Every region whose paths the model has, and a finding for each of the others."""
     bound: dict[str, BoundRegion] = {}
     found = []
-    for name, region in spec.regions.items():
+    for name, region in plan.regions.items():
         try:
-            bound |= bind_regions(replace(spec, regions={name: region}), model)
+            bound |= bind_regions(replace(plan, regions={name: region}), model)
         except ModelError as error:  # noqa: PERF203 - every region has its say
-            found.append(findings.unbound(spec, name, error, "call"))
+            found.append(findings.unbound(plan, name, error, "call"))
     return bound, found
 
 
 def _unmatched(tracer: Tracer) -> Iterator[Diagnostic]:
     """States of the model that are not there after the warm-up."""
-    for name, buffer in tracer.context.spec.buffers.items():
-        if buffer.attr is not None:
+    for name, buffer in tracer.context.plan.buffers.items():
+        if buffer.declared.attr is not None:
             try:
-                owned_tensors(tracer.context.model, buffer)
+                owned_tensors(tracer.context.model, buffer.declared)
             except ModelError as error:
-                yield findings.unmatched(tracer.context.spec, name, error)
+                yield findings.unmatched(tracer.context.plan, name, error)
 
 
 def _summary(tracer: Tracer, bucket: Bucket, name: str, result: PassResult) -> TracedRegion:

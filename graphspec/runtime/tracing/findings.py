@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from graphspec import spec as language
+from graphspec import plan as plans
 from graphspec.errors import Diagnostic, GraphSpecError, KeyPath, ModelError
 from graphspec.finding import finding, placed
 from graphspec.recording.source import NOWHERE, site_of
@@ -19,22 +19,22 @@ from graphspec.runtime.tracing.kernels import AddressAskedError, KernelMissingEr
 from graphspec.runtime.tracing.placement import Meeting
 
 
-def unbound(spec: language.Spec, region: str, error: ModelError, *key: str) -> Diagnostic:
+def unbound(plan: plans.Plan, region: str, error: ModelError, *key: str) -> Diagnostic:
     """A path of a region that the model does not have: the one at ``key``, or one somewhere in the region."""
     path: KeyPath = ("regions", region, *key)
-    return finding(spec.document, "GS740", error.message, path, key=not key, hint=error.hint)
+    return finding(plan.document, "GS740", error.message, path, key=not key, hint=error.hint)
 
 
-def unmatched(spec: language.Spec, buffer: str, error: ModelError) -> Diagnostic:
+def unmatched(plan: plans.Plan, buffer: str, error: ModelError) -> Diagnostic:
     """An ``attr`` that leads to no tensor of the model."""
-    return finding(spec.document, "GS740", error.message, ("buffers", buffer, "attr"), hint=error.hint)
+    return finding(plan.document, "GS740", error.message, ("buffers", buffer, "attr"), hint=error.hint)
 
 
-def in_region(spec: language.Spec, region: str, found: Diagnostic) -> Diagnostic:
+def in_region(plan: plans.Plan, region: str, found: Diagnostic) -> Diagnostic:
     """A finding of the runtime, at its own place or its region in the spec where it has no place in the model."""
     if found.path:
-        return placed(spec.document, found)
-    return placed(spec.document, replace(found, path=("regions", region)), key=True)
+        return placed(plan.document, found)
+    return placed(plan.document, replace(found, path=("regions", region)), key=True)
 
 
 def failed_call(context: Context, region: str, error: ModelError, bucket: str) -> Diagnostic:
@@ -42,14 +42,14 @@ def failed_call(context: Context, region: str, error: ModelError, bucket: str) -
     message = error.message.rstrip(".") + (f", at {bucket}" if bucket else "")
     place = site_of(error.__cause__) if error.__cause__ is not None else NOWHERE
     if not place.line:
-        return finding(context.spec.document, "GS741", message, ("regions", region), key=True, hint=error.hint)
+        return finding(context.plan.document, "GS741", message, ("regions", region), key=True, hint=error.hint)
     return Diagnostic("GS741", message, file=place.file, line=place.line, hint=error.hint)
 
 
 def other_result(context: Context, region: str, error: GraphSpecError, output: str | None = None) -> Diagnostic:
     """A result that is not as the spec says: its shape, its dtype, or the path to it."""
     path: KeyPath = ("buffers", output) if output is not None else ("regions", region, "outputs")
-    return finding(context.spec.document, "GS742", error.message, path, key=output is not None, hint=error.hint)
+    return finding(context.plan.document, "GS742", error.message, path, key=output is not None, hint=error.hint)
 
 
 def missing_kernel(region: str, ended: KernelMissingError) -> Diagnostic:
@@ -74,22 +74,22 @@ def missing_kernel(region: str, ended: KernelMissingError) -> Diagnostic:
 
 def needs_values(context: Context, region: str) -> Diagnostic:
     """An eager region that reads values: only its declared outputs are known."""
-    spec = context.spec
-    unknown = [name for name in spec.regions[region].outputs if not _is_declared(spec.buffers.get(name))]
+    plan = context.plan
+    unknown = [name for name in plan.regions[region].outputs if not _is_declared(plan.buffers.get(name))]
     if not unknown:
         message = f"the eager region '{region}' reads values, so its outputs were taken as they are declared"
-        return finding(spec.document, "GS744", message, ("regions", region), key=True, severity="warning")
+        return finding(plan.document, "GS744", message, ("regions", region), key=True, severity="warning")
     names = ", ".join(map(repr, unknown))
     message = f"the eager region '{region}' reads values, and nothing says the shape of its output {names}"
     hint = f"declare it under buffers: {unknown[0]}: {{role: output, shape: [...], dtype: ...}}"
-    return finding(spec.document, "GS744", message, ("regions", region), key=True, hint=hint, severity="warning")
+    return finding(plan.document, "GS744", message, ("regions", region), key=True, hint=hint, severity="warning")
 
 
 def untraced(context: Context, region: str, missing: Sequence[str]) -> Diagnostic:
     """A region that was not called, for want of a value."""
     names = " and ".join(map(repr, missing))
     message = f"region '{region}' was not traced: the shape of {names} is not known"
-    return finding(context.spec.document, "GS744", message, ("regions", region), key=True, severity="warning")
+    return finding(context.plan.document, "GS744", message, ("regions", region), key=True, severity="warning")
 
 
 def host_tensors(region: str, met: Sequence[Meeting], host: HostState, label: str) -> Iterator[Diagnostic]:
@@ -132,5 +132,5 @@ def _host_tensor(region: str, meeting: Meeting, name: str | None, label: str) ->
     )
 
 
-def _is_declared(buffer: language.Buffer | None) -> bool:
+def _is_declared(buffer: plans.BufferPlan | None) -> bool:
     return buffer is not None and (buffer.role == "state" or (buffer.shape is not None and buffer.dtype is not None))

@@ -27,13 +27,13 @@ def other_next_run(
     pairs = dict(_pairs(context, first, following))
     for name, (one, other) in pairs.items():
         for each in differences(name, one.recording, other.recording, (), params):
-            yield findings.in_region(context.spec, name, each)
+            yield findings.in_region(context.plan, name, each)
     yield from other_results(context, first, following)
     session: Any = host
     recordings = {name: other.recording for name, (_, other) in pairs.items()}
     for pair in rebound:
         for each in (*effects.kept_tensors([pair], recordings, session), *effects.other_contents([pair], session)):
-            yield findings.in_region(context.spec, pair[0], each)
+            yield findings.in_region(context.plan, pair[0], each)
 
 
 def other_first_call(context: Context, first: PassResult, later: PassResult) -> Iterator[Diagnostic]:
@@ -45,14 +45,14 @@ def other_first_call(context: Context, first: PassResult, later: PassResult) -> 
         return
     for name, (one, other) in _pairs(context, first, later):
         for each in first_call(name, one.recording, other.recording):
-            yield findings.in_region(context.spec, name, each)
+            yield findings.in_region(context.plan, name, each)
 
 
 def other_results(context: Context, first: PassResult, second: PassResult) -> Iterator[Diagnostic]:
     """Findings for numbers and text in results that another run changes."""
     for name, (one, other) in _pairs(context, first, second):
         for each in other_constants(name, _constants(name, one), _constants(name, other)):
-            yield findings.in_region(context.spec, name, each)
+            yield findings.in_region(context.plan, name, each)
 
 
 def _pairs(
@@ -60,7 +60,7 @@ def _pairs(
 ) -> Iterator[tuple[str, tuple[RegionTrace, RegionTrace]]]:
     for name, trace in one.regions.items():
         match = other.regions.get(name)
-        captured = not context.spec.regions[name].eager
+        captured = not context.plan.regions[name].eager
         if captured and match is not None and not trace.ended and not match.ended:
             yield name, (trace, match)
 

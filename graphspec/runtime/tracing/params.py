@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from graphspec.backends.updates import bind_updates
 from graphspec.errors import CaptureError, Diagnostic, HazardError
 from graphspec.plan import Bucket
 from graphspec.runtime.capture.proof import differences, fresh_memory
-from graphspec.runtime.capture.updates import bind_updates
 from graphspec.runtime.hazards import TraceEnded
-from graphspec.runtime.model import largest_sizes
 from graphspec.runtime.symbols import Passed, Runs, Stages, SymbolTracer, Target, plain, second_run
 from graphspec.runtime.tracing import findings
 from graphspec.runtime.tracing.passes import Tracer
@@ -28,13 +27,13 @@ def judge_params(tracer: Tracer, bucket: Bucket, first: PassResult, again: PassR
     refused = set()
     for name, found in _on_symbols(tracer, bucket, first, passed):
         refused.add(name)
-        yield findings.in_region(tracer.context.spec, name, found)
+        yield findings.in_region(tracer.context.plan, name, found)
     for name, trace in first.regions.items():
         other = again.regions.get(name)
-        if not tracer.context.spec.regions[name].eager and not trace.ended and other is not None and not other.ended:
+        if not tracer.context.plan.regions[name].eager and not trace.ended and other is not None and not other.ended:
             known = None if name in refused else passed.get(name, [])
             for found in _second_run(tracer, name, (trace, other), (first, again), known):
-                yield findings.in_region(tracer.context.spec, name, found)
+                yield findings.in_region(tracer.context.plan, name, found)
 
 
 def _second_run(
@@ -45,7 +44,7 @@ def _second_run(
     passed: list[Passed] | None,
 ) -> list[Diagnostic]:
     """What a second run shows; of a region that symbols have judged already (no ``passed``), its updates only."""
-    region = tracer.context.spec.regions[name]
+    region = tracer.context.plan.regions[name].declared
     first, second = (trace.recording for trace in traces)
     params = (results[0].params, results[1].params)
     try:
@@ -65,11 +64,11 @@ def _on_symbols(
     tracer: Tracer, bucket: Bucket, first: PassResult, passed: dict[str, list[Passed]]
 ) -> Iterator[tuple[str, Diagnostic]]:
     targets = [
-        Target(name, tracer.context.spec.regions[name], params, trace.recording)
+        Target(name, tracer.context.plan.regions[name].declared, params, trace.recording)
         for name, trace in first.regions.items()
-        if not tracer.context.spec.regions[name].eager
+        if not tracer.context.plan.regions[name].eager
         and not trace.ended
-        and (params := tuple(p for n in _taken(tracer, name) if (p := tracer.context.spec.params[n]).type != "str"))
+        and (params := tuple(p for n in _taken(tracer, name) if (p := tracer.context.plan.params[n]).type != "str"))
     ]
     if not targets:
         return
@@ -89,7 +88,7 @@ def _on_symbols(
 
     with tracer.world.entered(), tracer.placement.followed():
         steps = Stages(tracer.order(), rewind, run)
-        symbols = SymbolTracer(steps, first.params, largest_sizes(tracer.context.spec), tracer.names)
+        symbols = SymbolTracer(steps, first.params, tracer.context.plan.largest, tracer.names)
         judged = symbols.findings(targets, _probes(tracer, first.params))
     tracer.host.restore()
     for target, each in judged:
@@ -104,5 +103,5 @@ def _taken(tracer: Tracer, name: str) -> list[str]:
 
 
 def _probes(tracer: Tracer, params: Mapping[str, Any]) -> dict[str, list[Any]]:
-    spec = tracer.context.spec
-    return {name: probes(spec.params[name], value, largest_sizes(spec)) for name, value in params.items()}
+    plan = tracer.context.plan
+    return {name: probes(plan.params[name], value, plan.largest) for name, value in params.items()}

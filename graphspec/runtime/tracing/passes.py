@@ -14,10 +14,10 @@ from graphspec import spec as language
 from graphspec.errors import CaptureError, Diagnostic, ModelError
 from graphspec.hazards import CODES as HAZARDS
 from graphspec.plan import Bucket
-from graphspec.runtime.capture import effects
-from graphspec.runtime.capture.dry_run import declared_generators
 from graphspec.recording.calls import Recorder, Recording
 from graphspec.recording.source import ModuleNames
+from graphspec.runtime.capture import effects
+from graphspec.runtime.capture.dry_run import declared_generators
 from graphspec.runtime.context import Context
 from graphspec.runtime.hazards import TraceEnded, inside_capture, watch
 from graphspec.runtime.hazards.fake import lacks_value
@@ -125,7 +125,7 @@ class Pass:
             else:
                 if self._purpose == "judge":
                     self._tracer.progress(f"trace {name}" + (f" {self._bucket}" if self._bucket.sizes else ""))
-                self._region(name, self._context.spec.regions[name])
+                self._region(name, self._context.plan.regions[name].declared)
         self._judge_host_changes()
 
     @property
@@ -162,7 +162,7 @@ class Pass:
         for name, changes in self._changes.items():
             errors, warnings = changes.judged(eager)
             noticed = [Diagnostic("GS745", text, "warning") for text in warnings]
-            self._found(*(findings.in_region(self._context.spec, name, each) for each in (*errors, *noticed)))
+            self._found(*(findings.in_region(self._context.plan, name, each) for each in (*errors, *noticed)))
 
     def _names_of(self, region: language.Region) -> AbstractContextManager[None]:
         if self._purpose != "judge":
@@ -179,7 +179,7 @@ class Pass:
         elif isinstance(error, TraceEnded) and eager:
             yield findings.needs_values(self._context, name)
         elif isinstance(error, ModelError) and error.__cause__ is None:
-            yield findings.unbound(self._context.spec, name, error)
+            yield findings.unbound(self._context.plan, name, error)
         elif isinstance(error, ModelError) and not refused:
             yield findings.failed_call(self._context, name, error, str(self._bucket))
         elif isinstance(error, CaptureError) and not refused:
@@ -187,7 +187,7 @@ class Pass:
 
     def _watched(self, name: str, recorder: Recorder) -> dict[str, Any]:
         context, tracer = self._context, self._tracer
-        region = context.spec.regions[name]
+        region = context.plan.regions[name].declared
         generators = declared_generators(context.model, region)
         before = effects.layouts(context, name, self.values.environment)
         with (
@@ -208,22 +208,22 @@ class Pass:
 
     def _effects(self, name: str, recording: Recording, before: Mapping[str, Layout]) -> list[Diagnostic]:
         context = self._context
-        region = context.spec.regions[name]
+        region = context.plan.regions[name].declared
         found = effects.input_writes(context, region, recording)
         found += effects.input_shapes(name, before, effects.layouts(context, name, self.values.environment))
-        eager = {each for other in context.spec.regions.values() if other.eager for each in other.outputs}
+        eager = {each for other in context.plan.regions.values() if other.eager for each in other.outputs}
         copies = {storage: made for storage, made in self.values.origins.items() if made in eager}
         found += effects.copy_writes(name, recording, copies)
         found += effects.result_writes(context, region, recording, self.values.origins, context.plan.results)
         host: Any = self._tracer.host
         traced = self._result.regions.items()
-        readers = {each: trace.recording for each, trace in traced if not context.spec.regions[each].eager}
+        readers = {each: trace.recording for each, trace in traced if not context.plan.regions[each].eager}
         self._changes[name] = effects.host_changes(name, host, readers, self._seen, self._code.loaded())
-        return [findings.in_region(context.spec, name, each) for each in found]
+        return [findings.in_region(context.plan, name, each) for each in found]
 
     def _quietly(self, name: str, recorder: Recorder) -> dict[str, Any]:
         """Call a region whose hazards are nobody's concern; still as a capture would, if it reads values otherwise."""
-        if self._context.spec.regions[name].eager:
+        if self._context.plan.regions[name].eager:
             with watch(name, device_label=self._context.backend.name, root=self._context.model), recorder:
                 return self.values.call(name)
         try:

@@ -45,7 +45,7 @@ class Values:
         context = self._context
         reads = [wire.value for wire in context.plan.regions[region].reads]
         for each in self._stale.findings(region, reads):
-            self._found(findings.in_region(context.spec, region, each))
+            self._found(findings.in_region(context.plan, region, each))
         returned = context.regions[region]({**self.environment, **(given or {})})
         static = [output for output in returned if output in context.buffers.static]
         written = {output: context.buffers.view(output, self._bucket) for output in static}
@@ -57,7 +57,7 @@ class Values:
 
     def use_declared(self, region: str, made: Collection[str] = ()) -> None:
         """Make the outputs of a region known that it has not ``made``, as far as they are declared."""
-        for output in self._context.spec.regions[region].outputs:
+        for output in self._context.plan.regions[region].declared.outputs:
             if output not in made:
                 self._declare(output)
 
@@ -68,14 +68,14 @@ class Values:
                 self.origins.setdefault(leaf.untyped_storage()._cdata, name)
 
     def _static(self) -> Iterator[tuple[str, Any]]:
-        for name, buffer in self._context.spec.buffers.items():
-            if buffer.role != "output" and buffer.attr is None:
+        for name, buffer in self._context.plan.buffers.items():
+            if buffer.role != "output" and buffer.declared.attr is None:
                 # An alias: a region that transposes or resizes it in place changes its own.
                 yield name, self._context.buffers.view(name, self._bucket).detach()
 
     def _take(self, region: str, output: str, value: Any, view: torch.Tensor | None) -> None:
         """Make one output known, if it is as declared; else as it is declared."""
-        context, buffer = self._context, self._context.spec.buffers.get(output)
+        context, buffer = self._context, self._context.plan.buffers.get(output)
         self.environment[output] = value
         if buffer is None:
             try:
@@ -94,7 +94,7 @@ class Values:
 
     def _declare(self, output: str) -> None:
         """A fake tensor of the declared shape and dtype; nothing if they are not declared."""
-        buffer = self._context.spec.buffers.get(output)
+        buffer = self._context.plan.buffers.get(output)
         self.environment.pop(output, None)
         if output in self._context.buffers.static:
             self.environment[output] = self._context.buffers.view(output, self._bucket)

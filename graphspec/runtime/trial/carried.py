@@ -30,7 +30,7 @@ class Carried:
             for name in runner.state
             for path, tensor in runner.state.tensors(name).items()
         }
-        self._buffers = runner.spec.buffers
+        self._buffers = runner.plan.buffers
         self._largest = {dim: size for dim, size in _largest(runner).items() if size > 1}
         self._others = _written(runner, calls, {_storage(tensor) for _, tensor in self._declared.values()})
 
@@ -50,7 +50,7 @@ class Carried:
         Rows that the bucket only padded are cut off in tensors that the model owns. In others the runtime keeps them
         as they were, so they are compared too.
         """
-        static = {label for label, (name, _) in self._declared.items() if self._buffers[name].attr is None}
+        static = {label for label, (name, _) in self._declared.items() if self._buffers[name].declared.attr is None}
         return {
             label: (tensor if label in static else self._cut(label, tensor, sizes)).detach().clone()
             for label, tensor in self._tensors().items()

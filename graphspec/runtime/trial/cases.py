@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from graphspec import spec as language
 from graphspec.plan import Bucket, Sequence, choose
 
 
@@ -43,11 +42,6 @@ def cases(sequence: Sequence, fixed: Mapping[str, int], exact: Collection[str]) 
         return tuple(dict.fromkeys(found))
     largest = {dim: max(bucket[dim] for bucket in sequence.buckets) for dim in sequence.dims}
     return (Case(tuple((dim, fixed.get(dim, largest[dim])) for dim in sequence.dims), None),)
-
-
-def exact_dims(spec: language.Spec) -> frozenset[str]:
-    """The dims that are never padded."""
-    return frozenset(name for name, dim in spec.dims.items() if isinstance(dim, language.Buckets) and dim.exact)
 
 
 def _full(sequence: Sequence, bucket: Bucket, fixed: Mapping[str, int], exact: Collection[str]) -> Case | None:

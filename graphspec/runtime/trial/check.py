@@ -71,7 +71,7 @@ def _check_sequence(subject: Subject, sequence: BoundSequence, steps: int, progr
 
 def _nothing(subject: Subject) -> Check:
     """A check that has compared nothing yet."""
-    allowed = subject.runner.spec.check
+    allowed = subject.runner.plan.check
     # A later sequence may read what an earlier one left in graph memory, so the runner spares it then.
     poisoned = "inputs and graph memory" if len(subject.runner.sequences) == 1 else "inputs"
     return Check("match", allowed.rtol, allowed.atol, max_abs_diff=0.0, poisoned=poisoned)

@@ -57,7 +57,7 @@ def execute(runner: Runner, options: RunOptions, progress: Progress = lambda *_:
         total, each = Timing("all sequences", "", 0, None, None, None), ()
     report = RunReport(
         version=graphspec.__version__,
-        spec=runner.spec.name,
+        spec=runner.plan.name,
         device=str(runner.device),
         graphs=_graphs(runner),
         check=found,
@@ -72,10 +72,10 @@ def execute(runner: Runner, options: RunOptions, progress: Progress = lambda *_:
 
 
 def _subject(runner: Runner, fixed: Fixed) -> Subject:
-    feed = Feed(runner, runner.spec, runner.plan, fixed)
+    feed = Feed(runner, runner.plan, fixed)
     generators = tuple(generator for _, generator in reach({"model": runner.model}).generators)
     calls = [
-        partial(sequence.eager, feed(sequence.plan, largest(runner.spec, fixed, sequence), 0))
+        partial(sequence.eager, feed(sequence.plan, largest(runner.plan, fixed, sequence), 0))
         for sequence in runner.sequences.values()
     ]
     return Subject(runner, Carried(runner, calls), feed, generators)
@@ -102,7 +102,7 @@ def _first_results(subject: Subject) -> dict[str, Any]:
 
 
 def _skipped(runner: Runner) -> Check:
-    return Check("skipped", runner.spec.check.rtol, runner.spec.check.atol)
+    return Check("skipped", runner.plan.check.rtol, runner.plan.check.atol)
 
 
 def _graphs(runner: Runner) -> tuple[CapturedGraph, ...]:

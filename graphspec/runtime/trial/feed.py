@@ -12,8 +12,7 @@ import torch
 from graphspec import spec as language
 from graphspec.errors import InputError
 from graphspec.plan import Plan, Sequence, concrete
-from graphspec.runtime.model import largest_sizes
-from graphspec.runtime.trial.cases import Case, cases, exact_dims
+from graphspec.runtime.trial.cases import Case, cases
 from graphspec.runtime.values.inputs import InputCheck, ParamCheck, copies_of
 from graphspec.runtime.values.samples import alternative_param
 
@@ -39,7 +38,6 @@ class Sampler(Protocol):
 
 
 def fix(
-    spec: language.Spec,
     plan: Plan,
     inputs: Mapping[str, torch.Tensor],
     params: Mapping[str, Any],
@@ -50,22 +48,25 @@ def fix(
     Raises InputError naming the value, what was expected and what came.
     """
     shown = {dim: (size, f"--dim {dim}") for dim, size in sizes.items()}
-    checked = {name: InputCheck(spec.buffers[name], plan.constants)(value, shown) for name, value in inputs.items()}
+    checked = {
+        name: InputCheck(plan.buffers[name].declared, plan.constants)(value, shown) for name, value in inputs.items()
+    }
     values = {
-        name: ParamCheck(spec.params[name], largest_sizes(spec), plan.constants, copies_of(spec, name))(value, shown)
+        name: ParamCheck(plan.params[name], plan.largest, plan.constants, copies_of(plan, name))(value, shown)
         for name, value in params.items()
     }
     fixed = Fixed(checked, values, {dim: size for dim, (size, _) in shown.items()})
     for sequence in plan.sequences.values():
-        _refuse_misfit(spec, sequence, fixed)
+        _refuse_misfit(plan, sequence, fixed)
     return fixed
 
 
-def _refuse_misfit(spec: language.Spec, sequence: Sequence, fixed: Fixed) -> None:
+def _refuse_misfit(plan: Plan, sequence: Sequence, fixed: Fixed) -> None:
     """Refuse sizes that no bucket of a sequence holds, unless its regions go on without graphs."""
-    if all(spec.regions[step].on_miss == "eager" for step in sequence.steps if not spec.regions[step].eager):
+    regions = [plan.regions[step] for step in sequence.steps]
+    if all(region.declared.on_miss == "eager" for region in regions if not region.eager):
         return
-    (first, *_) = cases(sequence, fixed.sizes, exact_dims(spec))
+    (first, *_) = cases(sequence, fixed.sizes, plan.exact)
     if first.bucket is None:
         buckets = "; ".join(map(str, sequence.buckets))
         raise InputError(f"no bucket of sequence '{sequence.name}' holds {first}: they are {buckets}")
@@ -74,12 +75,12 @@ def _refuse_misfit(spec: language.Spec, sequence: Sequence, fixed: Fixed) -> Non
 class Feed:
     """The inputs and params of every step."""
 
-    def __init__(self, runner: Sampler, spec: language.Spec, plan: Plan, fixed: Fixed) -> None:
+    def __init__(self, runner: Sampler, plan: Plan, fixed: Fixed) -> None:
         self.fixed = fixed
         self._runner = runner
-        self._spec = spec
+        self._plan = plan
         self._constants = plan.constants
-        self._largest = largest_sizes(spec)
+        self._largest = plan.largest
 
     def __call__(self, sequence: Sequence, case: Case, step: int) -> dict[str, Any]:
         """Sampled anew from the spec's seed and the step; fixed ones as they are.
@@ -88,13 +89,13 @@ class Feed:
         unnoticed. From step 1 on, inputs that may be left out sometimes are.
         """
         sizes = dict(case.sizes)
-        values = self._runner.sample(sequence.name, sizes, self._spec.seed + step)
-        drawn = random.Random(f"{self._spec.seed}/{sequence.name}/{step}")  # noqa: S311  no secrets
+        values = self._runner.sample(sequence.name, sizes, self._plan.seed + step)
+        drawn = random.Random(f"{self._plan.seed}/{sequence.name}/{step}")  # noqa: S311  no secrets
         if step and drawn.random() < _LEFT_OUT:
             values = {name: value for name, value in values.items() if not self._may_be_absent(name)}
         for name in sequence.params:
             if step and name in values:
-                param = self._spec.params[name]
+                param = self._plan.params[name]
                 shape = concrete(param.shape, {**self._constants, **sizes})
                 values[name] = _changed(values[name], param, shape, self._largest, drawn)
         given = {**self.fixed.inputs, **self.fixed.params}
@@ -102,7 +103,8 @@ class Feed:
 
     def _may_be_absent(self, name: str) -> bool:
         """Whether a run without this input is one too. A held one keeps its size, so it must have only one."""
-        buffer = self._spec.buffers.get(name)
+        layout = self._plan.buffers.get(name)
+        buffer = layout.declared if layout is not None else None
         if buffer is None or not (buffer.optional or buffer.hold):
             return False
         sized = (axis.dim for axis in buffer.shape or () if isinstance(axis, language.DimSize))

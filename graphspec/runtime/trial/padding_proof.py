@@ -65,9 +65,9 @@ class _Trial:
         assert self.case.bucket is not None
         runner = self.subject.runner
         sizes = {**runner.plan.constants, **dict(self.case.bucket.sizes)}
-        shapes = {name: concrete(runner.spec.buffers[name].shape or (), sizes) for name in self.sequence.plan.inputs}
+        shapes = {name: concrete(runner.plan.buffers[name].shape or (), sizes) for name in self.sequence.plan.inputs}
         padded = {name: shape for name, shape in shapes.items() if tuple(self.values[name].shape) != shape}
-        return fills(runner.spec.buffers, padded, seed)
+        return fills({name: buffer.declared for name, buffer in runner.plan.buffers.items()}, padded, seed)
 
     def run(self, contents: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         """The real rows of one run; everything is put back."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from graphspec import spec as language
+from graphspec.plan import Plan
 from graphspec.runtime.trial.carried import Carried
-from graphspec.runtime.trial.cases import Case, cases, exact_dims
+from graphspec.runtime.trial.cases import Case, cases
 from graphspec.runtime.trial.compare import Tolerance
 from graphspec.runtime.trial.feed import Feed, Fixed
 
@@ -33,17 +33,17 @@ class Subject:
 
     def tolerance(self, case: Case) -> Tolerance:
         """What the spec allows between a replay and eager, which runs at the real sizes."""
-        return Tolerance(self.runner.spec.check.rtol, self.runner.spec.check.atol, resized=case.padded)
+        return Tolerance(self.runner.plan.check.rtol, self.runner.plan.check.atol, resized=case.padded)
 
     def cases(self, sequence: BoundSequence) -> tuple[Case, ...]:
         """The runs of a sequence that are worth checking; see `cases.cases`."""
-        return cases(sequence.plan, self.feed.fixed.sizes, exact_dims(self.runner.spec))
+        return cases(sequence.plan, self.feed.fixed.sizes, self.runner.plan.exact)
 
     def largest(self, sequence: BoundSequence) -> Case:
         """The run that is reported and timed: at the fixed sizes, the others as large as they can be."""
-        return largest(self.runner.spec, self.feed.fixed, sequence)
+        return largest(self.runner.plan, self.feed.fixed, sequence)
 
 
-def largest(spec: language.Spec, fixed: Fixed, sequence: BoundSequence) -> Case:
+def largest(plan: Plan, fixed: Fixed, sequence: BoundSequence) -> Case:
     """The first of a sequence's cases."""
-    return cases(sequence.plan, fixed.sizes, exact_dims(spec))[0]
+    return cases(sequence.plan, fixed.sizes, plan.exact)[0]

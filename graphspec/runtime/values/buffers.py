@@ -38,13 +38,13 @@ class StaticBuffer:
     has it, so that row i is row i in every bucket.
     """
 
-    def __init__(self, buffer: language.Buffer, layout: plans.BufferPlan, device: torch.device) -> None:
-        assert buffer.shape is not None
+    def __init__(self, layout: plans.BufferPlan, device: torch.device) -> None:
+        assert layout.shape is not None
         assert layout.largest is not None
-        self.spec = buffer
-        self.name = buffer.name
+        self.declared = layout.declared
+        self.name = layout.name
         self.dims = layout.dims
-        self.dtype: torch.dtype = getattr(torch, str(buffer.dtype))
+        self.dtype: torch.dtype = getattr(torch, str(layout.dtype))
         self.whole = self._allocated(layout, device)
         self.largest = self._dense(layout.largest)
         self._views: dict[Bucket, torch.Tensor] = {}
@@ -54,8 +54,8 @@ class StaticBuffer:
         own = bucket.project(self.dims)
         view = self._views.get(own)
         if view is None:
-            shape = concrete(self.spec.shape or (), {**constants, **dict(own.sizes)})
-            view = self._views[own] = self._cut(shape) if self.spec.role == "state" else self._dense(shape)
+            shape = concrete(self.declared.shape or (), {**constants, **dict(own.sizes)})
+            view = self._views[own] = self._cut(shape) if self.declared.role == "state" else self._dense(shape)
         return view
 
     def fill(self, value: Any) -> None:
@@ -77,7 +77,7 @@ class StaticBuffer:
 
     def _dense(self, shape: tuple[int, ...]) -> torch.Tensor:
         flat = self.whole[: math.prod(shape)]
-        return flat.as_strided(shape, strides_of(shape, self.spec.layout))
+        return flat.as_strided(shape, strides_of(shape, self.declared.layout))
 
     def _cut(self, shape: tuple[int, ...]) -> torch.Tensor:
         return self.largest[tuple(slice(0, size) for size in shape)]
@@ -86,24 +86,23 @@ class StaticBuffer:
 class Buffers:
     """Every static buffer of a spec, and the model's own tensors that are states (``attr``)."""
 
-    def __init__(self, spec: language.Spec, plan: plans.Plan, device: torch.device) -> None:
-        _refuse_too_large(spec, plan)
-        self._spec = spec
+    def __init__(self, plan: plans.Plan, device: torch.device) -> None:
+        _refuse_too_large(plan)
         self._plan = plan
         self.constants = plan.constants
         self.static = {
-            name: StaticBuffer(buffer, plan.buffers[name], device)
-            for name, buffer in spec.buffers.items()
-            if buffer.attr is None and (buffer.role != "output" or buffer.static)
+            name: StaticBuffer(buffer, device)
+            for name, buffer in plan.buffers.items()
+            if buffer.declared.attr is None and buffer.static
         }
         self._derived = [
-            (name, buffer.spec.source) for name, buffer in self.static.items() if buffer.spec.source is not None
+            (name, buffer.declared.source) for name, buffer in self.static.items() if buffer.declared.source is not None
         ]
         self.owned: dict[str, dict[str, torch.Tensor]] = {}
         self._initial: list[tuple[torch.Tensor, torch.Tensor]] = []
         for name, buffer in self.static.items():
-            if buffer.spec.role == "state":
-                buffer.fill(buffer.spec.init)
+            if buffer.declared.role == "state":
+                buffer.fill(buffer.declared.init)
                 self._remember(self.static[name].largest)
 
     @cached_property
@@ -114,7 +113,7 @@ class Buffers:
     @cached_property
     def input_storages(self) -> Mapping[int, str]:
         """The storages that callers' inputs are copied into, by identity, and the input of each."""
-        inputs = [(name, buffer.whole) for name, buffer in self.static.items() if buffer.spec.role == "input"]
+        inputs = [(name, buffer.whole) for name, buffer in self.static.items() if buffer.declared.role == "input"]
         return {whole.untyped_storage()._cdata: name for name, whole in inputs}
 
     def move_inputs(self, values: MutableMapping[str, Any]) -> None:
@@ -125,7 +124,8 @@ class Buffers:
 
     def adopt(self, model: Any) -> None:
         """Find the states that the model owns, once. After warm-up, since a model may create its caches lazily."""
-        for name, buffer in self._spec.buffers.items():
+        for name, layout in self._plan.buffers.items():
+            buffer = layout.declared
             if buffer.attr is not None and name not in self.owned:
                 self.owned[name] = owned_tensors(model, buffer)
                 for path, tensor in self.owned[name].items():
@@ -143,7 +143,7 @@ class Buffers:
         """
         for name, source in self._derived:
             if isinstance(source, language.FromParam) and source.param in params:
-                check_copy(source.param, params[source.param], self.static[name].spec.dtype or "")
+                check_copy(source.param, params[source.param], self.static[name].declared.dtype or "")
         for name, source in self._derived:
             if (source.dim not in real) if isinstance(source, language.FromSize) else (source.param not in params):
                 continue  # another sequence reads it
@@ -155,7 +155,7 @@ class Buffers:
 
     def _copy_param(self, name: str, view: torch.Tensor, given: Any, real: Mapping[str, int]) -> None:
         """Write one device copy; its own `pad` fills the rows a bucket adds, else they are padded as the param is."""
-        buffer, value = self.static[name].spec, torch.as_tensor(given, dtype=view.dtype).expand(view.shape)
+        buffer, value = self.static[name].declared, torch.as_tensor(given, dtype=view.dtype).expand(view.shape)
         shape = view.shape if buffer.pad is None else concrete(buffer.shape or (), {**self.constants, **real})
         if shape == view.shape:
             view.copy_(value)
@@ -172,14 +172,14 @@ class Buffers:
 
     def states_with_rows(self) -> list[tuple[str, torch.Tensor]]:
         """Every state whose declared shape has bucketed dims, at its largest."""
-        found = [(name, buffer.largest) for name, buffer in self.static.items() if buffer.spec.role == "state"]
+        found = [(name, buffer.largest) for name, buffer in self.static.items() if buffer.declared.role == "state"]
         owned = [(name, tensor) for name, tensors in self.owned.items() for tensor in tensors.values()]
-        return [(name, tensor) for name, tensor in found + owned if self._spec.buffers[name].shape is not None]
+        return [(name, tensor) for name, tensor in found + owned if self._plan.buffers[name].shape is not None]
 
     def poison(self) -> None:
         """Fill every input buffer with NaN, or minus one."""
         for buffer in self.static.values():
-            if buffer.spec.role == "input":
+            if buffer.declared.role == "input":
                 floating = buffer.dtype.is_floating_point or buffer.dtype.is_complex
                 buffer.whole.fill_(float("nan") if floating else 1 if buffer.dtype == torch.bool else -1)
 
@@ -201,10 +201,9 @@ class Buffers:
         self._initial.append((state, state.detach().clone()))
 
 
-def _refuse_too_large(spec: language.Spec, plan: plans.Plan) -> None:
+def _refuse_too_large(plan: plans.Plan) -> None:
     """Refuse sizes and buffers that no tensor can have, also of fake memory. Raises DeviceError."""
-    for name, dim in spec.dims.items():
-        size = dim.value if isinstance(dim, language.Constant) else dim.sizes[-1]
+    for name, size in plan.largest.items():
         if size > _LARGEST:
             raise DeviceError(f"dim '{name}' has the size {size}, and no tensor is so large", hint="use smaller sizes")
     for name, layout in plan.buffers.items():

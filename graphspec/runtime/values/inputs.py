@@ -12,6 +12,7 @@ import torch
 
 from graphspec import spec as language
 from graphspec.errors import InputError
+from graphspec.plan import Plan
 from graphspec.rules.numbers import FLOATS, INTEGERS, WHOLE, leaves, unkept
 from graphspec.runtime.values.borrowed import plain
 
@@ -135,10 +136,10 @@ def exact_cast(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
     return cast
 
 
-def copies_of(spec: language.Spec, param: str) -> tuple[str, ...]:
+def copies_of(plan: Plan, param: str) -> tuple[str, ...]:
     """The dtypes of the buffers that are device copies of a param."""
     source = language.FromParam(param)
-    return tuple(str(buffer.dtype) for buffer in spec.buffers.values() if buffer.source == source)
+    return tuple(str(buffer.dtype) for buffer in plan.buffers.values() if buffer.source == source)
 
 
 def check_copy(param: str, value: Any, dtype: str) -> None:

@@ -18,7 +18,7 @@ class States(Mapping[str, Any]):
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._names = tuple(name for name, buffer in context.spec.buffers.items() if buffer.role == "state")
+        self._names = tuple(name for name, buffer in context.plan.buffers.items() if buffer.role == "state")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -32,7 +32,7 @@ class States(Mapping[str, Any]):
         A state given by an ``attr`` with ``*`` is a dict from path to tensor. Raises InputError for another name.
         """
         tensors = self.tensors(name)
-        buffer = self._context.spec.buffers[name]
+        buffer = self._context.plan.buffers[name].declared
         if buffer.attr is not None and "*" in buffer.attr:
             return {path: tensor.detach().clone() for path, tensor in tensors.items()}
         return next(iter(tensors.values())).detach().clone()

@@ -104,7 +104,7 @@ def test_garbage_is_collected_before_each_capture_where_the_spec_asks_for_it(cas
 def test_a_graph_is_dumped_into_the_folder_that_the_spec_names(case):
     runner = case.open(ADD, spec("npu: {debug_dump: dumps}"))
     runs(runner)
-    (dump,) = (runner.spec.folder / "dumps").glob("main.json")
+    (dump,) = (runner.plan.folder / "dumps").glob("main.json")
     assert json.loads(dump.read_text())
 
 

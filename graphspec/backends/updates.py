@@ -13,8 +13,9 @@ import torch
 from graphspec import spec as language
 from graphspec.backends.base import Backend, Slot
 from graphspec.errors import Diagnostic, HazardError, InputError, KeyPath
-from graphspec.rules.numbers import INTEGERS, leaves
+from graphspec.plan import Plan
 from graphspec.recording.calls import Call, Recording, Ref, map_parts
+from graphspec.rules.numbers import INTEGERS, leaves
 
 
 @dataclass(frozen=True)
@@ -131,10 +132,10 @@ def refreshed(region: language.Region, can_update: CanUpdate) -> tuple[language.
     return tuple(update for update in region.updates if not _specializes(update, can_update))
 
 
-def specialized(spec: language.Spec, can_update: CanUpdate) -> frozenset[str]:
+def specialized(plan: Plan, can_update: CanUpdate) -> frozenset[str]:
     """The params that have graphs of their own for each value."""
-    declared = {name for name, param in spec.params.items() if param.specialize}
-    updates = (update for region in spec.regions.values() for update in region.updates)
+    declared = {name for name, param in plan.params.items() if param.specialize}
+    updates = (update for region in plan.regions.values() for update in region.updates)
     return frozenset(declared.union(update.param for update in updates if _specializes(update, can_update)))
 
 
