@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from graphspec import spec as language
+from graphspec.backends import updates
 from graphspec.errors import HazardError
 from graphspec.recording.calls import Call, Recording, written_refs
-from graphspec.runtime.capture import updates
 from graphspec.runtime.symbols.node import Origin
 
 
