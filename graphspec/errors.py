@@ -98,6 +98,10 @@ class CaptureError(GraphSpecError):
     """A region could not be captured."""
 
 
+class MismatchError(HazardError, ModelError, CaptureError):
+    """The model is not what the spec says of it: a path, a shape, a dtype."""
+
+
 class ReplayError(GraphSpecError):
     """A replay was refused, or failed."""
 

@@ -225,6 +225,11 @@ class Plan:
         """The dims that run at their very sizes only."""
         return frozenset(name for name, dim in self.dims.items() if isinstance(dim, Buckets) and dim.exact)
 
+    def last_captures(self, graph: Graph) -> dict[str, int | None]:
+        """For each value of a graph, the last capture of its pool while which it is held; None: for ever."""
+        own = (graph.pool, graph.index)
+        return {span.value: span.last for span in self.spans if (span.pool, span.first) == own}
+
     @property
     def results(self) -> frozenset[str]:
         """What any sequence returns."""

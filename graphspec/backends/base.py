@@ -47,7 +47,7 @@ class CaptureRequest:
     call: Callable[[], Sequence[torch.Tensor]]
     held_until: Callable[[int], float]
     slots: Callable[[Recording], Sequence[Slot]]
-    names: ModuleNames
+    names: ModuleNames | None
     updates: bool = False
 
 

@@ -46,7 +46,7 @@ def command(ctx: click.Context, spec: Path, device: str | None, style: str) -> N
 
 
 def _traced(loaded: language.Spec) -> CheckReport:
-    from graphspec.runtime.tracing import check_spec
+    from graphspec.runtime.check import check_spec
 
     done = 0
     with Progress() as progress:

@@ -82,4 +82,19 @@ CODES: Final = (
         "return x.mean(dim=0)",
         "return (x * mask).sum(dim=0) / mask.sum()",
     ),
+    Code(
+        "GS748",
+        "A region has nothing to replay.",
+        "It calls no operator and returns no tensor, so its graph would be empty.",
+        "def forward(self, x): return 1",
+        "leave it out of `replay`, or mark it `eager: true`",
+    ),
+    Code(
+        "GS749",
+        "A region calls an operator that no graph can hold.",
+        "It works on a sparse, nested or quantized tensor, or resizes in place what it reads: a replay has dense"
+        " tensors of fixed sizes at fixed addresses.",
+        "return x.to_sparse() @ w",
+        "mark the region `eager: true`",
+    ),
 )  # fmt: skip

@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 
+class UncapturableError(CaptureError):
+    """An operator that no recording can hold; ``site`` is the line of the model that called it."""
+
+    def __init__(self, message: str, site: Site, *, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.site = site
+
+
 @dataclass(frozen=True, slots=True)
 class Ref:
     """A strided tensor as a place in a storage. ``offset``, ``size`` and ``stride`` count elements."""
@@ -36,14 +44,6 @@ class Ref:
     offset: int
     conj: bool = False
     neg: bool = False
-
-    @property
-    def extent(self) -> int:
-        """Bytes of the storage, from its start, that this tensor can touch."""
-        if 0 in self.size:
-            return 0
-        last = self.offset + sum((n - 1) * step for n, step in zip(self.size, self.stride, strict=True))
-        return (last + 1) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,9 @@ class Call:
             else:
                 bound[argument.name] = argument.default_value
         return bound
+
+
+_DEVICE = torch.ops.prim.device.default
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +182,8 @@ class Recorder(TorchDispatchMode):
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is _DEVICE:  # what every operator asks a fake tensor: where it is
+            return func(*args, **kwargs)
         where = site()
         modules = self._names.inside() if self._names is not None else ()
         recording = self.recording
@@ -223,7 +228,8 @@ class Recorder(TorchDispatchMode):
             )
             if first != second:
                 message = f"region '{self.region}': {func.name()} resizes '{argument.name}' in place, at {where}"
-                raise CaptureError(message, hint=f"give it the size of the result, or call {func._opname.rstrip('_')}")
+                hint = f"give it the size of the result, or call {func._opname.rstrip('_')}"
+                raise UncapturableError(message, where, hint=hint)
 
     def _note(self, value: Any, func: OpOverload, where: Site, *, born: bool = False) -> Any:
         if isinstance(value, torch.Tensor):
@@ -231,7 +237,8 @@ class Recorder(TorchDispatchMode):
             if wrapped or value.layout is not torch.strided or value.is_quantized:
                 kind = type(value).__name__ if wrapped else f"{value.layout} tensor"
                 message = f"region '{self.region}': {func.name()} works on a {kind}, at {where}"
-                raise CaptureError(message, hint="only dense strided tensors can be captured; mark the region eager")
+                hint = "only dense strided tensors can be captured; mark the region eager"
+                raise UncapturableError(message, where, hint=hint)
             if born:
                 self.recording._index(value.untyped_storage(), None)
             return self.recording.ref(value)

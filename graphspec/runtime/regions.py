@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from graphspec import spec as language
-from graphspec.errors import CaptureError, ModelError
+from graphspec.errors import KeyPath, ModelError
 from graphspec.plan import Plan
 from graphspec.runtime.model import call_user_code, import_object, read_attribute
+from graphspec.runtime.values.outputs import MisfitError
 from graphspec.runtime.values.trees import follow
 
 Environment = Mapping[str, Any]
@@ -32,7 +33,7 @@ class BoundRegion:
     def __call__(self, values: Environment) -> dict[str, Any]:
         """Call the region on named values and return its outputs by name.
 
-        Raises ModelError with the user's exception as its cause; CaptureError for an output path that leads nowhere.
+        Raises ModelError with the user's exception as its cause; MisfitError for an output path that leads nowhere.
         """
         args = [self._argument(value, values) for value in self.declared.positional]
         kwargs = {key: self._argument(value, values) for key, value in self.declared.keyword.items()}
@@ -114,12 +115,26 @@ class BoundRegion:
             if head == "model":  # something the call left on the model
                 return attribute(self.model, path, f"region '{self.declared.name}'") if rest else self.model
             message = f"region '{self.declared.name}': output '{name}' is not at '{path}': there is no {error.args[0]}"
-            raise CaptureError(message) from None
+            raise MisfitError(message, name) from None
 
 
-def bind_regions(plan: Plan, model: Any) -> dict[str, BoundRegion]:
-    """Every region with its callable. Raises ModelError for a path the model does not have."""
-    return {name: _bind(region.declared, model, plan.folder) for name, region in plan.regions.items()}
+class UnboundError(ModelError):
+    """The model has nothing at a path of a region; ``path`` is the place of that path in the spec."""
+
+    def __init__(self, error: ModelError, path: KeyPath) -> None:
+        super().__init__(error.message, hint=error.hint)
+        self.path = path
+
+
+def bind_regions(plan: Plan, model: Any) -> tuple[dict[str, BoundRegion], list[UnboundError]]:
+    """Every region with its callable, and what is wrong with those whose paths the model does not have."""
+    bound, wrong = {}, []
+    for name, region in plan.regions.items():
+        try:
+            bound[name] = _bind(region.declared, model, plan.folder)
+        except UnboundError as error:  # noqa: PERF203 - every region has its say
+            wrong.append(error)
+    return bound, wrong
 
 
 def attribute(model: Any, path: str, what: str) -> Any:
@@ -161,19 +176,28 @@ def training_mode(model: Any, *, training: bool) -> Any:
 
 
 def _bind(region: language.Region, model: Any, folder: Path) -> BoundRegion:
-    what = f"region '{region.name}'"
-    function = attribute(model, region.call, what)
-    if not callable(function):
-        message = f"{what}: {region.call} is a {type(function).__name__}, not a callable"
-        raise ModelError(message)
-    around = attribute(model, region.around, what) if region.around else None
-    if around is not None and (isinstance(around, torch.Tensor) or not callable(around)):
-        kind = "tensor" if isinstance(around, torch.Tensor) else type(around).__name__
-        message = f"{what}: around: {region.around} is a {kind}, not a callable"
-        raise ModelError(message, hint="name a function that returns a context manager; it gets the region's inputs")
+    function = _callable(region, model, "call", region.call)
+    around = _callable(region, model, "around", region.around) if region.around else None
     values = (*region.positional, *region.keyword.values())
     makers = {name: import_object(name, folder, loaded=True) for value in values for name in _factories(value)}
     return BoundRegion(region, model, function, around, makers)
+
+
+def _callable(region: language.Region, model: Any, key: str, path: str) -> Callable[..., Any]:
+    """What a path of a region leads to. Raises UnboundError where that is nothing, or not callable."""
+    what = f"region '{region.name}'" + ("" if key == "call" else f": {key}")
+    try:
+        found: Callable[..., Any] = attribute(model, path, what)
+        if isinstance(found, torch.Tensor) or not callable(found):
+            kind = "tensor" if isinstance(found, torch.Tensor) else type(found).__name__
+            wanted = "name a function that returns a context manager; it gets the region's inputs"
+            hint = wanted if key == "around" else None
+            raise ModelError(f"{what}: {path} is a {kind}, not a callable", hint=hint)  # noqa: TRY301 - one way out
+    except ModelError as error:
+        if error.__cause__ is not None:
+            raise
+        raise UnboundError(error, ("regions", region.name, key)) from None
+    return found
 
 
 def _factories(value: language.Value) -> list[str]:

@@ -17,20 +17,21 @@ import torch
 from graphspec import plan as plans
 from graphspec.backends.updates import specialized
 from graphspec.compiler import compile_spec
-from graphspec.errors import DeviceError, HazardError, InputError, ReplayError, WeightsError
+from graphspec.errors import DeviceError, HazardError, InputError, MismatchError, ReplayError, WeightsError
 from graphspec.finding import placed
 from graphspec.loading import load_plan
 from graphspec.plan import Bucket
-from graphspec.runtime.capture.capturer import capture_graphs
+from graphspec.runtime.capture.graphs import capture_graphs
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Progress, Variant
 from graphspec.runtime.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.hazards import capturing
 from graphspec.runtime.holdings.storages import outside_inference
 from graphspec.runtime.holdings.watchers import Watchers, guard_for
+from graphspec.runtime.laws.registry import unbound
 from graphspec.runtime.model import build_model, refuse_other_devices
 from graphspec.runtime.process import Forks
 from graphspec.runtime.ranks import agree
-from graphspec.runtime.regions import bind_regions
+from graphspec.runtime.regions import UnboundError, bind_regions
 from graphspec.runtime.replay.failures import device_failures
 from graphspec.runtime.replay.request import hashable
 from graphspec.runtime.replay.sequence import BoundSequence
@@ -81,7 +82,9 @@ def open_spec(
             built = build_model(plan, backend.device) if model is None else model
             buffers = Buffers(plan, backend.device)
             refuse_other_devices(built, backend.device)
-            runner = Runner(Context(plan, built, bind_regions(plan, built), buffers, backend), progress)
+            regions, wrong = bind_regions(plan, built)
+            _refuse_unbound(plan, wrong)
+            runner = Runner(Context(plan, built, regions, buffers, backend), progress)
         if capture:
             runner.capture()
     except BaseException:
@@ -89,6 +92,11 @@ def open_spec(
             backend.close()
         raise
     return runner
+
+
+def _refuse_unbound(plan: plans.Plan, wrong: list[UnboundError]) -> None:
+    if wrong:
+        raise MismatchError(unbound(plan, wrong))
 
 
 def _compiled(path: str | Path | Spec | plans.Plan) -> plans.Plan:
@@ -206,7 +214,7 @@ class Runner:
                     graphs = capture_graphs(self._context, variant, self._progress)
             except HazardError as error:
                 found = [placed(self._context.plan.document, each) for each in error.diagnostics]
-                raise HazardError(found) from error.__cause__
+                raise type(error)(found) from error.__cause__
             if len(self._sets) >= VARIANTS:
                 oldest = next(iter(self._sets))
                 self._sets.pop(oldest).release(self._context.backend)

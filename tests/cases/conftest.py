@@ -18,7 +18,7 @@ import torch
 
 import graphspec
 from graphspec.errors import GraphSpecError, HazardError, ModelError
-from graphspec.runtime.tracing import check_spec
+from graphspec.runtime.check import check_spec
 
 PRELUDE = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
 HEADER = {"graphspec": "graphspec: 1", "name": "name: case", "model": "model: {factory: model.py:Model}"}

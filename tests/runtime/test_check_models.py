@@ -3,7 +3,7 @@
 import pytest
 
 from graphspec.loading import load
-from graphspec.runtime.tracing import check_spec
+from graphspec.runtime.check import check_spec
 
 MODEL = """
 import torch

@@ -5,7 +5,7 @@ import torch
 
 from graphspec.errors import ModelError
 from graphspec.loading import load
-from graphspec.runtime.tracing import check_spec
+from graphspec.runtime.check import check_spec
 
 HEADER = """
 import random

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from graphspec.recording import source
 from graphspec.recording.calls import Recorder
 from graphspec.recording.source import ModuleNames, Site, module_stack, site, torch_callers
-from graphspec.runtime.capture import source
 
 
 def sites_of(call, *args):

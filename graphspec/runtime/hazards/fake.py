@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from graphspec.recording.source import Site
+
 _NO_VALUE = ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode")
 
 
@@ -12,6 +14,23 @@ class TraceEnded(BaseException):
 
     No `Exception`, so that no handler of the model takes it for its own.
     """
+
+
+class KernelMissingError(TraceEnded):
+    """The trace ends at an operator that has no fake kernel, or none that takes these arguments."""
+
+    def __init__(self, operator: str, reason: str, place: Site) -> None:
+        super().__init__(operator)
+        self.operator = operator
+        self.reason = reason
+        self.place = place
+
+
+class AddressAskedError(KernelMissingError):
+    """The trace ends where the model asks for the address of a tensor, to hand it to a kernel of its own."""
+
+    def __init__(self, place: Site) -> None:
+        super().__init__("Tensor.data_ptr", "a fake tensor has no address", place)
 
 
 def lacks_value(error: BaseException) -> bool:

@@ -83,6 +83,17 @@ def _without_modes(_path: str, original: Callable[..., Any]) -> Callable[..., An
     return has
 
 
+@contextmanager
+def without_function_modes() -> Iterator[None]:
+    """Inside, function modes of graphspec's own change nothing for who asks whether an argument is overridden."""
+    before = torch.overrides.has_torch_function
+    torch.overrides.has_torch_function = lambda args: any(map(_has_torch_function, args))
+    try:
+        yield
+    finally:
+        torch.overrides.has_torch_function = before
+
+
 def _has_torch_function(value: Any) -> bool:
     kind = type(value)
     if kind is torch.Tensor or not isinstance(value, torch.Tensor):

@@ -11,12 +11,12 @@ from graphspec import plan as plans
 from graphspec import spec as language
 from graphspec.errors import InputError
 from graphspec.plan import concrete
-from graphspec.runtime.capture.outputs import check_output
-from graphspec.runtime.capture.write_back import apart
 from graphspec.runtime.context import Context
 from graphspec.runtime.replay.request import Request
 from graphspec.runtime.values.buffers import strides_of
+from graphspec.runtime.values.outputs import check_output
 from graphspec.runtime.values.trees import flatten
+from graphspec.runtime.values.write_back import apart
 
 
 def run_eagerly(context: Context, sequence: plans.Sequence, request: Request) -> dict[str, Any]:

@@ -12,12 +12,12 @@ import torch
 from graphspec import plan as plans
 from graphspec.errors import GraphSpecError, OrderError, ReplayError
 from graphspec.plan import Bucket
-from graphspec.runtime.capture.write_back import apart
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet
 from graphspec.runtime.replay.order import Clock, Foreign
 from graphspec.runtime.values.axes import Axes, cut, paste
 from graphspec.runtime.values.borrowed import Borrowed
 from graphspec.runtime.values.trees import Tree, flatten
+from graphspec.runtime.values.write_back import apart
 from graphspec.spec import DimSize
 
 #: The real size of each bucketed dim of a run.

@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 from graphspec import spec as language
 from graphspec.errors import Diagnostic, GraphSpecError
 from graphspec.recording.calls import Recorder, Recording
+from graphspec.recording.comparison import differences, same_operators
 from graphspec.recording.source import ModuleNames
-from graphspec.runtime.capture.proof import differences, same_operators
 from graphspec.runtime.hazards import inside_capture
 from graphspec.runtime.symbols.declared import picked
 from graphspec.runtime.symbols.judge import Judged, judge
@@ -53,7 +53,7 @@ class SymbolTracer(Generic[Step]):
     """Traces targets of one bucket. ``values`` are the plain values of all params, ``largest`` the sizes of dims."""
 
     def __init__(
-        self, stages: Stages[Step], values: Mapping[str, Any], largest: Mapping[str, int], names: ModuleNames
+        self, stages: Stages[Step], values: Mapping[str, Any], largest: Mapping[str, int], names: ModuleNames | None
     ) -> None:
         self._stages = stages
         self._values = values

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from graphspec.errors import Diagnostic
 from graphspec.recording.calls import Call, Recording, Ref, refs_in
-from graphspec.runtime.tracing.reductions import mixed_axes, short_name
+from graphspec.runtime.laws.mixing import mixed_axes, short_name
 
 #: Operators whose result is a mask, or masked, where what they are given is.
 _PASS_ON = frozenset(

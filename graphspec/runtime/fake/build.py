@@ -10,19 +10,19 @@ import torch
 from graphspec.errors import ModelError
 from graphspec.plan import Plan
 from graphspec.recording.source import site_of
+from graphspec.runtime.fake.constants import HostConstants, HostReads
+from graphspec.runtime.fake.placement import Placement
+from graphspec.runtime.fake.tensors import FakeTensors, without_initialisers
 from graphspec.runtime.hazards.fake import lacks_value
 from graphspec.runtime.model import build_model, import_object
-from graphspec.runtime.tracing.constants import HostConstants, HostReads
-from graphspec.runtime.tracing.fake import FakeWorld, without_initialisers
-from graphspec.runtime.tracing.placement import Placement
 
 
-def build_fake(plan: Plan, world: FakeWorld, placement: Placement) -> Any:
-    """What the factory returns, built inside ``world``. Raises ModelError, the user's exception as its cause."""
+def build_fake(plan: Plan, tensors: FakeTensors, placement: Placement) -> Any:
+    """What the factory returns, built inside ``tensors``. Raises ModelError, the user's exception as its cause."""
     # Imported outside: what libraries make at their import stays real, for whoever uses them after us.
     factory = import_object(plan.model.factory, plan.folder)
     constants = HostConstants()
-    with world.entered(), placement.building(), without_initialisers(), constants, HostReads(constants):
+    with tensors.entered(), placement.building(), without_initialisers(), constants, HostReads(constants):
         try:
             return build_model(replace(plan, model=replace(plan.model, weights=None)), torch.device("cpu"), factory)
         except ModelError as error:

@@ -22,9 +22,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphspec.recording.source import Site, site
+from graphspec.runtime.fake.device_names import any_device, asked_for_devices, module_to_any_device, names_device
 from graphspec.runtime.hazards.conditions import function_name
 from graphspec.runtime.holdings.storages import key_of, storage_of, weak
-from graphspec.runtime.tracing.device_names import any_device, asked_for_devices, module_to_any_device, names_device
 
 _MOVES = frozenset({"Tensor.cuda", "Tensor.npu"})
 _DEVICE = torch.ops.prim.device.default

@@ -16,16 +16,17 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from graphspec.recording.source import site
-from graphspec.runtime.hazards.fake import is_fake
+from graphspec.runtime.fake.kernels import Kernels
+from graphspec.runtime.hazards.fake import AddressAskedError, is_fake
+from graphspec.runtime.hazards.patches import without_function_modes
 from graphspec.runtime.holdings.parts import is_library
-from graphspec.runtime.tracing.kernels import AddressAskedError, Kernels
 
 #: torch prints the traceback of a failing meta kernel before it raises: a finding says it instead.
 _LOGGERS = ("torch._subclasses.fake_tensor",)
 
 
-class FakeWorld:
-    """One fake world, entered as often as it is needed; tensors of it stay usable in between."""
+class FakeTensors:
+    """One fake mode, entered as often as it is needed; tensors of it stay usable in between."""
 
     def __init__(self) -> None:
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -37,6 +38,7 @@ class FakeWorld:
             stack.enter_context(_silent())
             stack.enter_context(_replaced(torch.utils, "swap_tensors", _take_data))
             stack.enter_context(_no_addresses())
+            stack.enter_context(without_function_modes())
             stack.enter_context(self._mode)
             stack.enter_context(Kernels())
             yield

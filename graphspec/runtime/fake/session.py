@@ -15,8 +15,8 @@ from graphspec.runtime.holdings.storages import quiet
 from graphspec.runtime.holdings.tensors import TensorState
 
 
-class HostState:
-    """The Python side of `runtime.preserve`, without contents: fake tensors have none."""
+class FakeSession:
+    """The Python side of `preserve`, without contents: fake tensors have none."""
 
     def __init__(self, roots: Mapping[str, Any]) -> None:
         self._roots = roots

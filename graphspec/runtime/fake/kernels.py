@@ -13,31 +13,14 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from graphspec.recording.source import Site, site
-from graphspec.runtime.hazards.fake import TraceEnded, lacks_value
+from graphspec.recording.source import site
+from graphspec.runtime.hazards.fake import KernelMissingError, lacks_value
 
 #: Above this many bytes the real operator is not run; its fake kernel is then believed.
 _TRIED_BYTES = 64 << 20
 #: Fake kernels known to refuse what the real ones take: grouped products of float32.
 _STRICTER = ("aten::_grouped_mm", "aten::_scaled_mm", "aten::_scaled_grouped_mm")
 _BUILT_IN = ("aten", "prim", "prims")
-
-
-class KernelMissingError(TraceEnded):
-    """The trace ends at an operator that has no fake kernel, or none that takes these arguments."""
-
-    def __init__(self, operator: str, reason: str, place: Site) -> None:
-        super().__init__(operator)
-        self.operator = operator
-        self.reason = reason
-        self.place = place
-
-
-class AddressAskedError(KernelMissingError):
-    """The trace ends where the model asks for the address of a tensor, to hand it to a kernel of its own."""
-
-    def __init__(self, place: Site) -> None:
-        super().__init__("Tensor.data_ptr", "a fake tensor has no address", place)
 
 
 class Kernels(TorchDispatchMode):

@@ -7,16 +7,14 @@ A cache that starts empty and that every call writes in place is no such tensor:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from graphspec.errors import Diagnostic
 from graphspec.recording.calls import Call, Recording, refs_in, written_refs
 from graphspec.recording.source import Site
 from graphspec.runtime.holdings.storages import weak
+from graphspec.runtime.rehearsal.observation import KeptRead
 
 _SHAPE_ONLY = ("new_", "empty", "zeros", "ones", "full", "rand")
 
@@ -36,28 +34,20 @@ class KeptInputs:
     def __init__(self) -> None:
         self._kept: dict[int, _Kept] = {}
 
-    def note(self, recording: Recording, inputs: Iterable[torch.Tensor]) -> None:
-        """A call of a region, recorded, on ``inputs``."""
-        given = {tensor.untyped_storage()._cdata for tensor in inputs}
+    def note(self, recording: Recording, given: Collection[int]) -> None:
+        """A call of a region, recorded; ``given`` are the storages of its inputs."""
         made, written = _dependent(recording, given)
         for index, site in {**written, **made}.items():
             storage = recording.alive(index)
             if storage is not None and recording.is_born(index):
                 self._kept[storage._cdata] = _Kept(weak(storage), site, index not in made)
 
-    def findings(self, region: str, recording: Recording, inputs: Iterable[torch.Tensor]) -> Iterator[Diagnostic]:
-        """What ``region`` reads of them in a later call, besides its ``inputs``."""
-        given = {tensor.untyped_storage()._cdata for tensor in inputs}
+    def reads(self, recording: Recording, given: Collection[int]) -> Iterator[KeptRead]:
+        """What a later call reads of them, besides its inputs."""
         for index, outside in recording.outside.items():
             kept = self._kept.get(outside.storage._cdata) if outside.storage._cdata not in given else None
-            if kept is None or (kept.written_only and index in recording.written):
-                continue
-            message = (
-                f"region '{region}' reads a tensor {list(outside.tensor.shape)} that an earlier call made from an "
-                f"input and kept, at {kept.site}: warm-up's input is not the caller's first one"
-            )
-            hint = "compute it in every call, or make it in __init__ from what does not depend on inputs"
-            yield Diagnostic("GS720", message, file=kept.site.file, line=kept.site.line, hint=hint)
+            if kept is not None and not (kept.written_only and index in recording.written):
+                yield KeptRead(tuple(outside.tensor.shape), kept.site)
 
 
 def _dependent(recording: Recording, given: Collection[int]) -> tuple[dict[int, Site], dict[int, Site]]:

@@ -6,12 +6,11 @@ So whatever a call returns that lies in a state it also writes back is copied fi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
 
-from graphspec.errors import Diagnostic
 from graphspec.runtime.holdings.storages import layout_of
 from graphspec.runtime.values.trees import UnknownTypeError, flatten
 
@@ -50,16 +49,9 @@ class StaleViews:
         for name in outputs:
             self._stale.pop(name, None)
 
-    def findings(self, region: str, reads: Collection[str]) -> Iterator[Diagnostic]:
-        """What ``region`` must not read any more."""
-        for name in reads:
-            if name in self._stale:
-                state, writer = self._stale[name]
-                message = (
-                    f"region '{region}' reads '{name}', a view of the state '{state}', after region '{writer}' has "
-                    f"written '{state}' back: the view shows the new content, eager would show the old"
-                )
-                yield Diagnostic("GS729", message, hint=f"return {name}.clone() from the region that makes '{name}'")
+    def reads(self, names: Iterable[str]) -> list[tuple[str, str, str]]:
+        """Those of ``names`` that must not be read any more: each with its state, and the region that wrote it."""
+        return [(name, *self._stale[name]) for name in names if name in self._stale]
 
 
 def leaves_of(value: Any) -> tuple[torch.Tensor, ...]:

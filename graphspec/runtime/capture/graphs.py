@@ -1,0 +1,315 @@
+"""The capture of every graph of a spec, in the order of its plan, with no trace left on what the user can see.
+
+Rehearse, judge, capture, judge, prove; each step over all buckets from the largest to the smallest, each bucket from
+the same starting state:
+
+1. warm-up: lazy initialisations happen here, and what they create stays at its creation value;
+2. a dry run under watch, and what follows it: judged by the laws, the same by which `check` judges;
+3. the capture, on another set of inputs and params, call by call the same as the dry run or refused;
+4. the proof: each graph is replayed on the inputs and params of the dry run and must give the results of the dry run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from graphspec.backends.base import CaptureRequest, Slot
+from graphspec.backends.updates import Binding, bind_updates, refreshed
+from graphspec.errors import CaptureError, Diagnostic, HazardError, MismatchError, ModelError
+from graphspec.plan import Bucket, Event, Graph
+from graphspec.recording.calls import Recording
+from graphspec.report.units import human_bytes
+from graphspec.runtime.capture.proof import other_results, unexplained
+from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Progress, Variant
+from graphspec.runtime.hazards import hook_findings, inside_capture
+from graphspec.runtime.holdings.preserve import Session, preserve
+from graphspec.runtime.holdings.storages import quiet
+from graphspec.runtime.laws import registry as laws
+from graphspec.runtime.laws.evidence import Opened, Pair
+from graphspec.runtime.laws.host_state import rebound
+from graphspec.runtime.rehearsal.calls import PassValues
+from graphspec.runtime.rehearsal.observation import NO_CHANGES, EagerCall, Observation, Rehearsal
+from graphspec.runtime.rehearsal.param_symbols import ParamSymbols
+from graphspec.runtime.rehearsal.rehearser import Rehearser
+from graphspec.runtime.rehearsal.world import RealWorld
+from graphspec.runtime.replay.order import Clock
+from graphspec.runtime.values.eager_copies import EagerCopies
+from graphspec.runtime.values.outputs import trees_of
+from graphspec.runtime.values.trees import Tree, flatten
+
+_Key = tuple[str, Bucket]
+
+
+def capture_graphs(context: Context, variant: Variant, progress: Progress | None = None) -> GraphSet:
+    """Capture every graph of one variant. ``progress`` is called with each as its capture begins.
+
+    Raises HazardError with every finding, ModelError with the user's own exception as its cause, or CaptureError;
+    nothing is left behind.
+    """
+    _refuse_hooks(context)
+    try:
+        with context.backend.capturing(), preserve(context.roots) as session:
+            return _Capture(context, variant, session, progress or (lambda _: None)).run()
+    except BaseException:
+        context.backend.abandon()
+        raise
+
+
+class _Capture:
+    """One capture of all graphs. Inside `Backend.capturing` and `preserve`."""
+
+    def __init__(self, context: Context, variant: Variant, session: Session, progress: Progress) -> None:
+        self._context = context
+        self._session = session
+        self._progress = progress
+        self._set = GraphSet(variant, {}, {}, Clock(context.plan))
+        self._copies = EagerCopies(context.plan, self._set.copies)
+        self._rehearser = Rehearser(context, variant, RealWorld(context, variant, session), self._copies)
+        self._symbols = ParamSymbols(context, self._rehearser)
+        self._first: dict[_Key, Observation] = {}
+        self._dry: dict[_Key, Observation] = {}
+        self._results: dict[_Key, dict[str, list[torch.Tensor]]] = {}
+        self._schedule = context.plan.schedule
+
+    def run(self) -> GraphSet:
+        """All steps, in order."""
+        context, session, code = self._context, self._session, self._rehearser.code
+        self._warm_up()
+        session.rewind()
+        context.buffers.adopt(context.model)
+        for bucket, events in self._schedule:
+            self._rehearse(bucket, events)
+        self._set.loaded, self._set.methods = code.loaded(), code.methods()
+        self._set.computes_names, self._set.walks = code.computes_names(), code.walks()
+        session.rewind()
+        if changed := list(unexplained(session.verify())):
+            raise HazardError(changed)
+        self._capture_all()
+        with quiet():
+            context.backend.seal()
+        _refuse_over_budget(context)
+        self._prove()
+        session.keep([copy.tensors for copy in self._set.copies.values()])
+        session.forget(self._rehearser.calls.created_eagerly)
+        return self._set
+
+    # -- rehearsal
+
+    def _warm_up(self) -> None:
+        for bucket, events in self._schedule:
+            regions = [self._context.plan.regions[event.region] for event in events]
+            warmups = [0 if region.eager else region.declared.warmup for region in regions]
+            for number in range(max(warmups)):
+                last = max(at for at, warmup in enumerate(warmups) if number < warmup)
+                # Those with less warm-up too: a later one reads what they make.
+                warm = self._rehearser.warm_up(bucket, events[: last + 1])
+                _raise_ended(warm, [])
+                for seen in warm.observations():
+                    self._first.setdefault((seen.region, seen.bucket), seen)
+
+    def _rehearse(self, bucket: Bucket, events: Sequence[Event]) -> None:
+        rehearser, opened = self._rehearser, self._opened
+        self._session.rewind()
+        run = rehearser.judged(bucket, events, keep=self._keep)
+        found = laws.judge_pass(opened(), run)
+        _raise_ended(run, found)
+        if not laws.refused(found) and run.leaves_something:
+            found += laws.judge_next_run(opened(), run, rehearser.following(bucket, events))
+        for seen in run.observations():
+            self._dry[seen.region, seen.bucket] = replace(seen, changes=NO_CHANGES)  # what it held may go
+        self._set.moving |= run.moving
+        self._set.rebound |= {change.name for _, change in rebound(opened(), run)}
+        found += [each for _, each in self._symbols.trace(events, run)]
+        if refused := laws.refused(found):  # the largest bucket shows what the others would repeat
+            raise HazardError(dict.fromkeys(refused))
+        self._context.warn(*(_warning(each) for each in found))
+
+    def _keep(self, event: Event, trees: Mapping[str, Tree]) -> None:
+        """Copies of the results of a dry run, for the proof."""
+        with quiet():
+            copies = {name: [leaf.clone() for leaf in tree.leaves] for name, tree in trees.items()}
+        self._results[event.region, event.bucket] = copies
+
+    def _opened(self) -> Opened:
+        context = self._context
+        reach = self._session.reach
+        return Opened(context.plan, context.backend, context.backend.name, context.buffers.input_storages, reach)
+
+    # -- capture
+
+    def _capture_all(self) -> None:
+        findings: list[Diagnostic] = []
+        for bucket, events in self._schedule:
+            self._session.rewind()
+            values = self._rehearser.calls.start(bucket, number=2)
+            seen: list[Observation | EagerCall] = []
+            for event in events:
+                if event.graph is None:
+                    self._copies.use(event, values.env)
+                    seen.append(EagerCall(event.region, event.bucket, Recording()))
+                elif event.new:
+                    one, found = self._capture(event, event.graph, values)
+                    seen.append(one)
+                    findings += found
+                else:
+                    self._use_captured(event, values)
+                    outputs = self._set.regions[event.region, event.bucket].outputs
+                    self._rehearser.calls.note_origins({name: flatten(values.env[name]) for name in outputs}, values)
+            run = Rehearsal(bucket, values.params, seen, self._rehearser.eager_code.loaded())
+            findings += laws.refused(laws.judge_host_state(self._opened(), run))
+        if not findings:  # what every call does otherwise says more than what the first one did
+            findings += self._first_calls()
+        if findings:
+            raise HazardError(dict.fromkeys(findings))
+        self._first.clear()
+
+    def _capture(self, event: Event, graph: Graph, values: PassValues) -> tuple[Observation, list[Diagnostic]]:
+        context, rehearser = self._context, self._rehearser
+        region = context.plan.regions[event.region].declared
+        self._progress(event)
+        started = time.perf_counter()
+        see = rehearser.seeing(event, values)
+        trees: dict[str, Tree] = {}
+        bindings: list[Binding] = []
+        other = rehearser.calls.params(event.bucket, number=1)
+
+        def call() -> Sequence[torch.Tensor]:
+            trees.update(trees_of(region.name, rehearser.calls.call(event, values)))
+            return [leaf for tree in trees.values() for leaf in tree.leaves]
+
+        def slots(recording: Recording) -> Sequence[Slot]:
+            bindings.extend(bind_updates(region, recording, values.params, other, context.backend))
+            return [binding.slot for binding in bindings]
+
+        held = _held(trees, context.plan.last_captures(graph), graph)
+        updates = bool(refreshed(region, context.backend.can_update))
+        with inside_capture(region.name):
+            request = CaptureRequest(graph, call, held, slots, rehearser.names, updates=updates)
+            captured = context.backend.capture(request)
+        outputs: dict[str, tuple[Tree, tuple[int, ...]]] = {}
+        for name, tree in trees.items():
+            start = sum(len(positions) for _, positions in outputs.values())
+            outputs[name] = (tree, tuple(range(start, start + len(tree.leaves))))
+        taken = time.perf_counter() - started
+        self._set.regions[event.region, event.bucket] = CapturedRegion(graph, captured, outputs, bindings, taken)
+        seen = see(captured.recording, trees)
+        pair = Pair(
+            self._dry[event.region, event.bucket],
+            seen,
+            (other, values.params),
+            bindings,
+            rehearser.calls.taken(event.region),
+            self._symbols.probes(other),
+            self._symbols.passed(event),
+        )
+        return seen, laws.refused([*laws.judge_pair(self._opened(), pair), *laws.judge_kept(self._opened(), seen)])
+
+    def _first_calls(self) -> list[Diagnostic]:
+        """What the very first call of a region did otherwise than later ones.
+
+        Only the later ones ran as in a capture, which a model may ask for: what differs is called once more without.
+        Where the way without gives other results than the way of a capture, that is a finding too.
+        """
+        opened = self._opened()
+        firsts = {key: first for key, first in self._first.items() if key in self._dry}
+        differing = {key for key, first in firsts.items() if laws.judge_first_call(opened, first, self._dry[key])}
+        findings: list[Diagnostic] = []
+        for bucket, events in self._schedule:
+            if not any(event.new and (event.region, event.bucket) in differing for event in events):
+                continue
+            self._session.rewind()
+            again = self._rehearser.warm_up(bucket, events)
+            for seen in again.observations():
+                if (seen.region, seen.bucket) in differing:
+                    findings += laws.judge_first_call(self._opened(), firsts[seen.region, seen.bucket], seen)
+        return findings
+
+    def _use_captured(self, event: Event, values: PassValues) -> None:
+        captured = self._set.regions[event.region, event.bucket]
+        for name in captured.outputs:
+            if name not in self._context.buffers.static:
+                values.env[name] = captured.value(name)
+
+    # -- proof
+
+    def _prove(self) -> None:
+        """Replay each graph on the inputs of the dry run; other results mean that something was frozen."""
+        for bucket, events in self._schedule:
+            self._session.rewind()
+            values = self._rehearser.calls.start(bucket, number=1)
+            for event in events:
+                if event.graph is None:
+                    self._rehearser.calls.call(event, values)
+                    self._copies.refresh(event, values.env)
+                    continue
+                captured = self._set.regions[event.region, event.bucket]
+                captured.refresh(values.params)
+                self._session.expect_writes(captured.graph.recording.written_outside())
+                captured.graph.replay()
+                self._use_captured(event, values)
+                if event.new:
+                    self._context.backend.synchronize()
+                    wanted = self._results[event.region, event.bucket]
+                    if found := list(other_results(captured, wanted, self._context.plan.check)):
+                        raise HazardError(found)
+
+
+def _raise_ended(run: Rehearsal, found: Sequence[Diagnostic]) -> None:
+    """Raise for a pass that did not come to its end: what a region did before it failed says more than how it failed.
+
+    Raises HazardError; MismatchError where the model is not what the spec says of it; else the failure itself, which
+    has the user's exception as its cause.
+    """
+    error = run.ended
+    if error is None:
+        return
+    refused = [each for each in laws.refused(found) if each.code != "GS741"]
+    if not refused or (isinstance(error, ModelError) and error.__cause__ is not None and not refused):
+        raise error
+    kind = HazardError if any(each.code.startswith("GS70") for each in refused) else MismatchError
+    raise kind(refused) from error
+
+
+def _warning(found: Diagnostic) -> str:
+    """A warning of a law in `Runner.warnings`; those of the host's state have no place to say."""
+    return found.message if found.code == "GS745" else str(found)
+
+
+def _held(trees: Mapping[str, Tree], last: Mapping[str, int | None], graph: Graph) -> Callable[[int], float]:
+    """Until which capture of its pool each output of a graph is held, by the output's position."""
+
+    def until(position: int) -> float:
+        for name, tree in trees.items():
+            if position < len(tree.leaves):
+                end = last.get(name, graph.index)
+                return float("inf") if end is None else end
+            position -= len(tree.leaves)
+        message = f"no output {position}"
+        raise IndexError(message)
+
+    return until
+
+
+def _refuse_over_budget(context: Context) -> None:
+    budget = context.plan.capture.memory_budget
+    if budget is None:
+        return
+    parts = {f"pool '{pool}'": size for pool, size in context.backend.pool_bytes().items()}
+    parts["the static buffers"] = sum(buffer.whole.nbytes for buffer in context.buffers.static.values())
+    total = sum(parts.values())
+    if total > budget:
+        shown = ", ".join(f"{name} {human_bytes(size)}" for name, size in sorted(parts.items(), key=lambda it: -it[1]))
+        message = f"graphs and buffers take {human_bytes(total)}, and `capture.memory_budget` is {human_bytes(budget)}"
+        hint = "drop the largest sizes, let more regions share a pool, or raise the budget"
+        raise CaptureError(f"{message}: {shown}", hint=hint)
+
+
+def _refuse_hooks(context: Context) -> None:
+    if all(region.declared.hooks == "allow" for region in context.plan.regions.values() if not region.eager):
+        return
+    if findings := hook_findings(context.model):
+        raise HazardError(findings)

@@ -1,0 +1,60 @@
+"""A rehearsal on fake tensors: no weights, no device, and no values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from graphspec.plan import Bucket
+from graphspec.runtime.fake.placement import Placement
+from graphspec.runtime.fake.session import FakeSession
+from graphspec.runtime.fake.tensors import FakeTensors
+from graphspec.runtime.holdings.preserve import Changes
+from graphspec.runtime.holdings.reach import Reach
+from graphspec.runtime.rehearsal.observation import HostMeeting
+
+
+class FakeWorld:
+    """Goes on after a call that failed: what can still be judged is."""
+
+    goes_on = True
+
+    def __init__(self, tensors: FakeTensors, placement: Placement, session: FakeSession) -> None:
+        self._tensors = tensors
+        self._placement = placement
+        self._session = session
+
+    @property
+    def reach(self) -> Reach:
+        """What the model and the regions reach."""
+        return self._session.reach
+
+    def changes(self) -> Changes:
+        """What differs on the host since the last `rewind`."""
+        return self._session.changes()
+
+    def rewind(self) -> None:
+        """Put everything back to the start."""
+        self._session.restore()
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Every operator runs on fake tensors, and labels say which would be on the host."""
+        with self._tensors.entered(), self._placement.followed():
+            yield
+
+    @contextmanager
+    def judged(self) -> Iterator[Sequence[HostMeeting]]:
+        """Gives the tensors of the host that met such of the device; complete when the block has ended."""
+        found: list[HostMeeting] = []
+        with self._placement.judged() as met:
+            try:
+                yield found
+            finally:
+                for each in met:
+                    name = self._session.name_of(each.value)
+                    found.append(HostMeeting(each.value, name, each.operator, each.place, each.copies, each.made))
+
+    def fill(self, bucket: Bucket, env: dict[str, Any], params: Mapping[str, Any], number: int) -> None:
+        """Nothing: fake tensors have no values."""

@@ -1,0 +1,144 @@
+"""Every law: what a capture refuses, or warns of, with its codes. `run` and `check` judge by these and no others.
+
+A law is a pure function of what was seen. It is asked of one call, of one pass over all regions, of two calls of a
+region on other inputs and params, of a run that followed another, of a very first call, or of one region at two sizes.
+A new law is a function in this folder, a line here, its code in ``graphspec.codes``, and an example in ``tests/laws``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from graphspec.errors import Diagnostic
+from graphspec.finding import placed
+from graphspec.plan import Plan
+from graphspec.runtime.laws import comparisons, host_state, host_tensors, kept, memory, params, results, rows
+from graphspec.runtime.laws.evidence import Opened, Pair
+from graphspec.runtime.regions import UnboundError
+from graphspec.runtime.rehearsal.observation import Observation, Rehearsal
+
+Evidence = Literal["call", "pass", "pair", "next run", "first call", "sizes"]
+
+
+@dataclass(frozen=True)
+class Law:
+    """One law and the codes of its findings. ``last``: it is asked only where no law before it found anything."""
+
+    asks: Evidence
+    judge: Callable[..., Iterable[Diagnostic]]
+    codes: tuple[str, ...]
+    last: bool = False
+
+
+#: In the order in which they are asked.
+LAWS: tuple[Law, ...] = (
+    Law("call", results.hazards, tuple(results.HAZARD_CODES)),
+    Law("call", params.unfit_updates, ("GS510",)),
+    Law("call", memory.written_inputs, ("GS724",)),
+    Law("call", memory.reshaped_inputs, ("GS724",)),
+    Law("call", memory.written_eager_values, ("GS729",)),
+    Law("call", memory.overtaken_outputs, ("GS729",)),
+    Law("call", memory.written_results, ("GS729",)),
+    Law("call", memory.stale_views, ("GS729",)),
+    Law("call", kept.kept_inputs, ("GS720",)),
+    Law("call", host_tensors.host_tensors, ("GS746",)),
+    Law("call", results.misfits, ("GS742",)),
+    Law("pass", results.ended_calls, ("GS740", "GS741", "GS742", "GS743", "GS744", "GS748", "GS749")),
+    Law("pass", host_state.changed_host_values, ("GS725",)),
+    Law("pass", host_state.replaced_tensors, ("GS726",)),
+    Law("pass", host_state.put_for_others, ("GS726", "GS745")),
+    Law("pass", host_state.drawn_on_the_host, ("GS727",)),
+    Law("pair", comparisons.other_calls, ("GS511", "GS721", "GS722")),
+    Law("pair", comparisons.other_constants, ("GS722",)),
+    Law("pair", comparisons.params_passed_on, ("GS510", "GS722")),
+    Law("pair", comparisons.fresh_memory, ("GS720",), last=True),
+    Law("next run", host_state.kept_for_the_next_run, ("GS726",)),
+    Law("next run", host_state.other_contents, ("GS725",)),
+    Law("first call", comparisons.first_call_of_its_own, ("GS721",)),
+    Law("sizes", rows.padded_mixing, ("GS747",)),
+)
+
+
+def judge_pass(opened: Opened, run: Rehearsal) -> list[Diagnostic]:
+    """What the laws find in one judged pass: in each call, then in all of it."""
+    found: list[Diagnostic] = []
+    for seen in run.observations():
+        found += _asked(opened.plan, seen.region, "call", opened, seen)
+    return [*found, *_asked(opened.plan, "", "pass", opened, run)]
+
+
+def judge_pair(opened: Opened, pair: Pair) -> list[Diagnostic]:
+    """What the laws find in two calls of a region."""
+    return _asked(opened.plan, pair.region, "pair", opened, pair)
+
+
+def judge_next_run(opened: Opened, first: Rehearsal, following: Rehearsal) -> list[Diagnostic]:
+    """What the laws find in a run that followed ``first`` with no rewind between."""
+    found: list[Diagnostic] = []
+    for seen in following.observations():
+        before = first.of(seen.region)
+        if before is not None and seen.ended is None:
+            found += judge_pair_of_runs(opened, Pair(before, seen, (first.params, following.params)))
+    return [*found, *_asked(opened.plan, "", "next run", opened, first, following)]
+
+
+def judge_pair_of_runs(opened: Opened, pair: Pair) -> list[Diagnostic]:
+    """The same inputs and params twice: whatever differs was left by the first run."""
+    laws = (comparisons.other_calls, comparisons.other_constants)
+    return [_at_its_place(opened.plan, pair.region, each) for law in laws for each in law(opened, pair)]
+
+
+def judge_first_call(opened: Opened, first: Observation, later: Observation) -> list[Diagnostic]:
+    """What the very first call of a region did otherwise than later ones on the same inputs."""
+    return _asked(opened.plan, first.region, "first call", opened, first, later)
+
+
+def judge_sizes(opened: Opened, region: str, *evidence: Any) -> list[Diagnostic]:
+    """What the laws find in one region at two sizes of a dim."""
+    return _asked(opened.plan, region, "sizes", region, *evidence)
+
+
+def judge_kept(opened: Opened, seen: Observation) -> list[Diagnostic]:
+    """What a captured call reads of what earlier calls kept."""
+    return [_at_its_place(opened.plan, seen.region, each) for each in kept.kept_inputs(opened, seen)]
+
+
+def judge_host_state(opened: Opened, run: Rehearsal) -> list[Diagnostic]:
+    """What the laws of the host's state find in a pass whose calls were judged before."""
+    asked = (law for law in LAWS if law.asks == "pass" and law.judge is not results.ended_calls)
+    return [_at_its_place(opened.plan, "", each) for law in asked for each in law.judge(opened, run)]
+
+
+def unbound(plan: Plan, errors: Iterable[UnboundError]) -> list[Diagnostic]:
+    """GS740: paths of regions that the model does not have."""
+    return [placed(plan.document, Diagnostic("GS740", e.message, path=e.path, hint=e.hint)) for e in errors]
+
+
+def refused(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """The errors among findings."""
+    return [each for each in findings if each.severity == "error"]
+
+
+def _asked(plan: Plan, region: str, asks: Evidence, *evidence: Any) -> list[Diagnostic]:
+    found: list[Diagnostic] = []
+    for law in LAWS:
+        if law.asks == asks and not (law.last and found):
+            found += (_at_its_place(plan, region, each) for each in law.judge(*evidence))
+    return found
+
+
+def _at_its_place(plan: Plan, region: str, found: Diagnostic) -> Diagnostic:
+    """A finding with a line: its own in the model, its key in the spec, or the region that it is about."""
+    if found.file is not None:
+        return found
+    if found.path:
+        return placed(plan.document, found, key=len(found.path) == 2)  # noqa: PLR2004 - a region or a buffer as such
+    region = region or next((name for name in plan.regions if f"region '{name}'" in found.message), "")
+    return placed(plan.document, replace(found, path=("regions", region)), key=True) if region else found
+
+
+def codes() -> Iterator[str]:
+    """Every code that a law may find."""
+    yield from dict.fromkeys(code for law in LAWS for code in law.codes)

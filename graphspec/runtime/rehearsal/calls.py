@@ -1,0 +1,154 @@
+"""The named values of one bucket in one pass, and the calls of regions on them: what all passes share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from graphspec.plan import Bucket, Event
+from graphspec.runtime.context import Context, Variant
+from graphspec.runtime.rehearsal.observation import StaleRead
+from graphspec.runtime.rehearsal.world import World
+from graphspec.runtime.values.outputs import MisfitError, check_output
+from graphspec.runtime.values.trees import Tree
+from graphspec.runtime.values.write_back import StaleViews, apart, leaves_of
+
+
+@dataclass
+class PassValues:
+    """The named values of one bucket in one pass. ``origins`` says which value a storage was made for."""
+
+    bucket: Bucket
+    env: dict[str, Any]
+    params: dict[str, Any]
+    origins: dict[int, str] = field(default_factory=dict)
+    views: StaleViews = field(default_factory=StaleViews)
+    stale: list[StaleRead] = field(default_factory=list)
+    misfits: list[MisfitError] = field(default_factory=list)
+
+
+class RegionCalls:
+    """Starts passes, and calls regions on their values. ``created_eagerly``: what eager regions made on the model."""
+
+    def __init__(self, context: Context, variant: Variant, world: World) -> None:
+        self._context = context
+        self._variant = variant
+        self._special = dict(variant.special)
+        self._world = world
+        self._results = context.plan.results
+        self.created_eagerly: set[str] = set()
+
+    def start(self, bucket: Bucket, *, number: int) -> PassValues:
+        """Fresh inputs in the static buffers, and every name a region of this bucket can read before any has run.
+
+        ``number`` 1 and 2 have other inputs and other params.
+        """
+        buffers, absent = self._context.buffers, self._variant.absent
+        params = self.params(bucket, number=number)
+        env: dict[str, Any] = dict(params)
+        for name in buffers.static:  # static outputs too: their views must not be made inside a recording
+            # An alias: x.t_() in a region changes its own.
+            env[name] = None if name in absent else buffers.view(name, bucket).detach()
+        self._world.fill(bucket, env, params, number)
+        return PassValues(bucket, env, params)
+
+    def params(self, bucket: Bucket, *, number: int) -> dict[str, Any]:
+        """The params of a pass: their defaults in the first, others within their range in the second."""
+        full = self._context.full_bucket(bucket)
+        params = self._context.default_params(full, self._special)
+        return params if number == 1 else self._context.other_params(params, full, self._special)
+
+    def taken(self, region: str) -> frozenset[str]:
+        """The params that a region is given and that may change between replays of its graph."""
+        wires = self._context.plan.regions[region].reads
+        return frozenset(wire.value for wire in wires if wire.source == "param").difference(self._special)
+
+    def missing(self, region: str, values: PassValues) -> tuple[str, ...]:
+        """What a region reads and nobody has made."""
+        reads = self._context.plan.regions[region].reads
+        return tuple(wire.value for wire in reads if wire.value not in values.env)
+
+    def read(self, region: str, values: PassValues) -> list[torch.Tensor]:
+        """The tensors that a region is given."""
+        read = [values.env.get(wire.value) for wire in self._context.plan.regions[region].reads]
+        return [leaf for value in read for leaf in leaves_of(value)]
+
+    def call(self, event: Event, values: PassValues, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Call a region on named values, write back its states, and make its outputs known.
+
+        ``given`` values go before the pass's own. Raises ModelError, and MisfitError for a result that is not what the
+        spec declares, where the world does not go on without.
+        """
+        context = self._context
+        plan = context.plan.regions[event.region]
+        values.stale += (StaleRead(*each) for each in values.views.reads(wire.value for wire in plan.reads))
+        with self._eager_creations(eager=plan.eager):
+            returned = context.regions[event.region]({**values.env, **(given or {})})
+        statics = context.buffers.static
+        written = {name: context.buffers.view(name, values.bucket) for name in returned if name in statics}
+        outputs = apart(returned, written) if written else returned
+        for name, value in outputs.items():
+            if self._fits(event, name, value, values):
+                if name in written:
+                    outputs[name] = written[name].copy_(value).detach()  # an alias, which a later region may reshape
+                values.env[name] = outputs[name]
+            else:
+                self.declare(name, values)
+        values.views.note(event.region, outputs.keys(), written, values.env)
+        return {name: value for name, value in outputs.items() if name in values.env}
+
+    def declare(self, output: str, values: PassValues) -> None:
+        """Make an output known as it is declared, as far as that is said."""
+        buffers, buffer = self._context.buffers, self._context.plan.buffers.get(output)
+        values.env.pop(output, None)
+        if output in buffers.static:
+            values.env[output] = buffers.view(output, values.bucket)
+        elif buffer is not None and buffer.shape is not None and buffer.dtype is not None:
+            shape = self._context.shape(buffer.shape, values.bucket)
+            values.env[output] = torch.empty(shape, dtype=getattr(torch, buffer.dtype), device=self._context.device)
+
+    def declare_all(self, region: str, values: PassValues, made: Collection[str] = ()) -> None:
+        """The same for all outputs of a region that it has not ``made``."""
+        for output in self._context.plan.regions[region].outputs:
+            if output not in made:
+                self.declare(output, values)
+
+    def note_origins(self, trees: Mapping[str, Tree], values: PassValues) -> None:
+        """Remember which value the memory of each output was made for, to recognise it where another region reads it.
+
+        Of several outputs in one memory it is a result, if one of them is.
+        """
+        for name, tree in trees.items():
+            for leaf in tree.leaves:
+                key = leaf.untyped_storage()._cdata
+                if key not in values.origins or (name in self._results and values.origins[key] in trees):
+                    values.origins[key] = name
+
+    def _fits(self, event: Event, output: str, value: Any, values: PassValues) -> bool:
+        """Whether an output is what the spec declares; where the world goes on without, a misfit is noted."""
+        buffer = self._context.plan.buffers.get(output)
+        if buffer is None:
+            return True
+        shape = self._context.shape(buffer.shape or (), values.bucket)
+        try:
+            check_output(event.region, buffer, value, shape)
+        except MisfitError as error:
+            if not self._world.goes_on:
+                raise
+            values.misfits.append(error)
+            return False
+        return True
+
+    @contextmanager
+    def _eager_creations(self, *, eager: bool) -> Iterator[None]:
+        """What an eager region creates on the model goes again after the capture: its first run is the caller's."""
+        if not eager:
+            yield
+            return
+        before = set(self._world.changes().created)
+        yield
+        self.created_eagerly.update(set(self._world.changes().created) - before)

@@ -1,0 +1,268 @@
+"""Passes over the regions of a bucket: what is called, what is watched, and what is kept of it as an observation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from graphspec.errors import GraphSpecError, ModelError
+from graphspec.plan import Bucket, Event
+from graphspec.recording.calls import Recorder, Recording
+from graphspec.recording.source import ModuleNames
+from graphspec.runtime.context import Context, Variant
+from graphspec.runtime.hazards import TraceEnded, Watch, inside_capture, watch
+from graphspec.runtime.hazards.fake import lacks_value
+from graphspec.runtime.holdings.code_names import CodeNames
+from graphspec.runtime.holdings.storages import Layout, layout_of
+from graphspec.runtime.regions import attribute
+from graphspec.runtime.rehearsal.calls import PassValues, RegionCalls
+from graphspec.runtime.rehearsal.kept import KeptInputs
+from graphspec.runtime.rehearsal.observation import (
+    EagerCall,
+    NothingToReplayError,
+    Observation,
+    OutputSeen,
+    Rehearsal,
+    Skipped,
+)
+from graphspec.runtime.rehearsal.world import World
+from graphspec.runtime.values.eager_copies import EagerCopies
+from graphspec.runtime.values.outputs import trees_of
+from graphspec.runtime.values.trees import Tree
+
+#: Called with each region whose call is judged.
+Judging = Callable[[Event], None]
+Keep = Callable[[Event, Mapping[str, Tree]], None]
+_Seen = Observation | EagerCall
+_Call = Callable[[Event, PassValues], _Seen | None]
+
+
+class Rehearser:
+    """Rehearses the regions of a spec in one world. ``kept`` knows what earlier calls made from their inputs.
+
+    ``code`` collects the names that captured regions load, ``eager_code`` those of eager ones.
+    """
+
+    def __init__(self, context: Context, variant: Variant, world: World, copies: EagerCopies) -> None:
+        self._context = context
+        self.world = world
+        self.copies = copies
+        self.calls = RegionCalls(context, variant, world)
+        self.kept = KeptInputs()
+        self.code, self.eager_code = CodeNames(), CodeNames()
+        updates = (update for region in context.plan.regions.values() for update in region.updates)
+        inside = any(update.within is not None for update in updates)
+        #: The names of modules, where an update asks in which one an operator is called.
+        self.names = ModuleNames(context.model) if inside else None
+
+    # -- passes
+
+    def warm_up(self, bucket: Bucket, events: Sequence[Event], *, number: int = 1) -> Rehearsal:
+        """A pass in which models make what they make lazily; calls are recorded and not judged."""
+        return self._pass(bucket, events, number, self._recorded, eager=self._called)
+
+    def judged(
+        self, bucket: Bucket, events: Sequence[Event], judging: Judging = lambda _: None, keep: Keep = lambda *_: None
+    ) -> Rehearsal:
+        """A pass under watch. Of regions whose graphs a larger bucket has, only the values are made.
+
+        ``keep`` is given what a region returned, before another one may write into it.
+        """
+
+        def call(event: Event, values: PassValues) -> Observation | None:
+            if not event.new:
+                self._unseen(event, values)
+                return None
+            judging(event)
+            return self._watched(event, values, keep)
+
+        return self._pass(bucket, events, 1, call)
+
+    def following(self, bucket: Bucket, events: Sequence[Event]) -> Rehearsal:
+        """A run after another, with no rewind between: what one left on the host must not show in the next.
+
+        Its inputs are in other memory, so that an input which the first run kept is told from this run's own.
+        """
+        return self._pass(bucket, events, 1, self._recorded, moved=True)
+
+    def _pass(
+        self,
+        bucket: Bucket,
+        events: Sequence[Event],
+        number: int,
+        call: _Call,
+        *,
+        eager: _Call | None = None,
+        moved: bool = False,
+    ) -> Rehearsal:
+        seen: list[_Seen | Skipped] = []
+        with self.world.entered():
+            values = self.calls.start(bucket, number=number)
+            if moved:
+                self._context.buffers.move_inputs(values.env)
+            for event in events:
+                one = self._step(event, values, call, eager or self._eager)
+                if one is None:
+                    continue
+                seen.append(one)
+                if not isinstance(one, Skipped) and one.ended is not None:
+                    if not self.world.goes_on:
+                        break
+                    self.calls.declare_all(event.region, values)
+            left = self.world.changes().rebound if moved else ()
+        return Rehearsal(bucket, values.params, tuple(seen), self.eager_code.loaded(), left)
+
+    def _step(self, event: Event, values: PassValues, call: _Call, eager: _Call) -> _Seen | Skipped | None:
+        if event.region not in self._context.regions:  # the model has no such path, which is said elsewhere
+            self.calls.declare_all(event.region, values)
+            return None
+        if missing := self.calls.missing(event.region, values):
+            self.calls.declare_all(event.region, values)
+            return Skipped(event.region, missing)
+        return (eager if self._context.plan.regions[event.region].eager else call)(event, values)
+
+    # -- calls
+
+    def _called(self, event: Event, values: PassValues) -> EagerCall:
+        """An eager region, called and nothing more."""
+        recorder = Recorder(event.region)
+        ended: BaseException | None = None
+        trees: Mapping[str, Tree] = {}
+        try:
+            with self._without_values(event.region), self.eager_code.watching(), recorder:
+                trees = trees_of(event.region, self.calls.call(event, values))
+        except (GraphSpecError, TraceEnded) as error:
+            ended = error
+        return EagerCall(event.region, event.bucket, recorder.recording, _seen(trees), ended=ended)
+
+    def _eager(self, event: Event, values: PassValues) -> EagerCall:
+        """An eager region between captured ones, which read copies of what it makes."""
+        seen = self._called(event, values)
+        if seen.ended is None:
+            self.copies.keep(event, values.env)
+        changes = self.world.changes()
+        changed = {change.name for change in changes.rebound} | ({"host random"} if changes.host_random else set())
+        return replace(seen, changed=frozenset(changed))
+
+    def _unseen(self, event: Event, values: PassValues) -> None:
+        outputs = self.calls.call(event, values)
+        self.calls.note_origins(trees_of(event.region, outputs), values)
+
+    def _recorded(self, event: Event, values: PassValues) -> Observation:
+        """A call outside of any capture; inside of one where it cannot be made otherwise, since it reads values."""
+        recorder = Recorder(event.region)
+        read = frozenset(tensor.untyped_storage()._cdata for tensor in self.calls.read(event.region, values))
+        origins = dict(values.origins)
+        try:
+            try:
+                with recorder:
+                    outputs = self.calls.call(event, values)
+            except ModelError as error:
+                if not lacks_value(error.__cause__ or error):
+                    raise
+                recorder = Recorder(event.region)
+                with inside_capture(event.region), recorder:
+                    outputs = self.calls.call(event, values)
+            trees = trees_of(event.region, outputs)
+        except (GraphSpecError, TraceEnded) as error:
+            return Observation(event.region, event.bucket, recorder.recording, ended=error)
+        self.kept.note(recorder.recording, read)
+        self.calls.note_origins(trees, values)
+        return Observation(
+            event.region, event.bucket, recorder.recording, values.params, outputs=_seen(trees), origins=origins
+        )
+
+    def _watched(self, event: Event, values: PassValues, keep: Keep) -> Observation:
+        recorder = Recorder(event.region, self.names)
+        trees: Mapping[str, Tree] = {}
+        ended: BaseException | None = None
+        see = self.seeing(event, values)
+        with self.world.judged() as met, self._watch(event.region) as watched:
+            try:
+                with recorder, self.code.watching():
+                    trees = trees_of(event.region, self.calls.call(event, values))
+                if not recorder.recording.calls and not any(tree.leaves for tree in trees.values()):
+                    what = "records no operator and returns no tensor: there is nothing to replay"
+                    hint = "mark it `eager: true`, or leave it out of `replay`"
+                    raise NothingToReplayError(f"region '{event.region}' {what}", hint=hint)
+            except (GraphSpecError, TraceEnded) as error:
+                ended = error
+        seen = see(recorder.recording, trees, met=tuple(met), hazards=tuple(watched.findings), ended=ended)
+        self.kept.note(recorder.recording, seen.read)
+        if ended is None:
+            keep(event, trees)
+        return seen
+
+    def seeing(self, event: Event, values: PassValues) -> Callable[..., Observation]:
+        """To be called before a captured region is; gives what makes its observation, afterwards."""
+        read = frozenset(tensor.untyped_storage()._cdata for tensor in self.calls.read(event.region, values))
+        before, origins, copies = self._layouts(event, values), dict(values.origins), dict(self.copies.storages())
+        values.stale.clear()
+        values.misfits.clear()
+
+        def see(recording: Recording, trees: Mapping[str, Tree], **more: Any) -> Observation:
+            self.calls.note_origins(trees, values)
+            return Observation(
+                event.region,
+                event.bucket,
+                recording,
+                values.params,
+                self.calls.params(values.bucket, number=2),
+                _seen(trees),
+                read,
+                (before, self._layouts(event, values)),
+                origins,
+                copies,
+                tuple(values.stale),
+                tuple(self.kept.reads(recording, read)),
+                misfits=tuple(values.misfits),
+                changes=self.world.changes(),
+                loaded=self.code.loaded(),
+                **more,
+            )
+
+        return see
+
+    def _layouts(self, event: Event, values: PassValues) -> dict[str, Layout]:
+        """Shape, strides and address of each plain tensor that a region reads."""
+        given = {wire.value: values.env.get(wire.value) for wire in self._context.plan.regions[event.region].reads}
+        found = {name: layout_of(value) for name, value in given.items() if isinstance(value, torch.Tensor)}
+        return {name: layout for name, layout in found.items() if isinstance(layout, Layout)}
+
+    @contextmanager
+    def _watch(self, region: str) -> Iterator[Watch]:
+        declared = self._context.plan.regions[region].declared
+        with watch(
+            region,
+            device_label=self._context.backend.name,
+            allowed_generators=declared_generators(self._context.model, region, declared.generators),
+            root=self._context.model,
+        ) as watched:
+            yield watched
+
+    def _without_values(self, region: str) -> Any:
+        """Around an eager region: where there are no values, one that reads some ends."""
+        if not self.world.goes_on:
+            return nullcontext()
+        return watch(region, device_label=self._context.backend.name, root=self._context.model)
+
+
+def _seen(trees: Mapping[str, Tree]) -> dict[str, OutputSeen]:
+    return {name: OutputSeen.of(tree) for name, tree in trees.items()}
+
+
+def declared_generators(model: Any, region: str, paths: Sequence[str]) -> Sequence[torch.Generator]:
+    """The objects that ``generators`` of a region names. Raises ModelError for what is no torch.Generator."""
+    found = []
+    for path in paths:
+        generator = attribute(model, path, f"region '{region}'")
+        if not isinstance(generator, torch.Generator):
+            message = f"region '{region}': {path} is a {type(generator).__name__}, "
+            message += "and `generators` names torch.Generator objects"
+            raise ModelError(message, hint="give the path of the attribute that holds the generator")
+        found.append(generator)
+    return found
