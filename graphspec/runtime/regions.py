@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -187,7 +187,7 @@ def _callable(region: language.Region, model: Any, key: str, path: str) -> Calla
     """What a path of a region leads to. Raises UnboundError where that is nothing, or not callable."""
     what = f"region '{region.name}'" + ("" if key == "call" else f": {key}")
     try:
-        found: Callable[..., Any] = attribute(model, path, what)
+        found = attribute(model, path, what)
         if isinstance(found, torch.Tensor) or not callable(found):
             kind = "tensor" if isinstance(found, torch.Tensor) else type(found).__name__
             wanted = "name a function that returns a context manager; it gets the region's inputs"
@@ -197,7 +197,7 @@ def _callable(region: language.Region, model: Any, key: str, path: str) -> Calla
         if error.__cause__ is not None:
             raise
         raise UnboundError(error, ("regions", region.name, key)) from None
-    return found
+    return cast("Callable[..., Any]", found)
 
 
 def _factories(value: language.Value) -> list[str]:

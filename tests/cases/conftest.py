@@ -104,9 +104,8 @@ class Case:
 
 #: What takes real values, real threads or a real first input to be seen, by the end of a test's name.
 ONLY_AT_CAPTURE = (
-    "[data_ptr through ctypes]", "[cached property]", "[cache of the first input]", "[lazy module]",
+    "[data_ptr through ctypes]", "[lazy module]",
     "test_work_given_to_another_thread_inside_a_region_is_refused[body4]",
-    "test_other_generators_and_seeds_inside_a_region_are_refused[model6]",
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from graphspec.errors import ModelError
-from graphspec.loading import load
+from graphspec.loading import inspect, load
 from graphspec.runtime.check import check_spec
 
 HEADER = """
@@ -254,7 +254,7 @@ def test_a_generator_that_is_none_is_a_finding(check, path):
 
 def test_a_region_that_has_nothing_to_replay_is_a_finding(check):
     report = check("return 3", outputs="n", replay="[r, q]", regions="  q: {call: model.lin, inputs: [x], outputs: y}")
-    assert codes(report) == ["GS742"]
+    assert codes(report) == ["GS748"]
 
 
 def test_findings_of_two_regions_come_at_once(check):
@@ -452,10 +452,11 @@ def test_no_weights_are_read_and_no_random_stream_moves(check, tmp_path):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_more_graphs_than_the_device_has_streams_are_a_finding(check):
-    many = {"sizes": "{from: 1, to: 3000}", "top": "capture: {max_graphs: 4000}"}
-    assert "GS407" in codes(check("return x + 1", "npu", **many))
-    assert "GS407" not in codes(check("return x + 1", "cuda", **many))
+def test_more_graphs_than_the_device_has_streams_are_a_finding_for_that_device(check, tmp_path):
+    check("return x + 1", "cuda", sizes="{from: 1, to: 3000}", top="capture: {max_graphs: 4000}")
+    found = {device: inspect(tmp_path / "spec.yaml", device)[1] for device in ("npu", "cuda")}
+    assert [each.code for each in found["npu"]] == ["GS407"]
+    assert found["cuda"] == []
 
 
 def test_states_and_write_backs_are_traced_as_they_are_captured(check):
@@ -468,7 +469,7 @@ def test_states_and_write_backs_are_traced_as_they_are_captured(check):
     )
     assert report.findings == []
     (region,) = report.regions
-    assert (region.operators, [value.name for value in region.outputs]) == (3, ["y", "s"])
+    assert (region.operators, [value.name for value in region.outputs]) == (4, ["y", "s"])
 
 
 def test_optional_and_const_and_model_owned_arguments_are_passed(check):

@@ -22,11 +22,9 @@ from torch.nn import functional as F  # noqa: N812 - as models write it
 
 from graphspec.hazards import CALLS, CODES, FUNCTIONS, HINTS, ON_HOST_NUMBERS, OPERATORS
 from graphspec.recording.calls import Recorder
-from graphspec.recording.source import Site
 from graphspec.runtime.hazards import (
     TraceEnded,
     capturing,
-    dry_run_difference,
     hook_findings,
     hooked_modules,
     inside_capture,
@@ -677,18 +675,3 @@ def test_hooks_are_listed_with_their_module_and_kind_but_not_those_that_torch_us
         for handle in handles:
             handle.remove()
     assert hooked_modules(model) == hooked_modules(object()) == []
-
-
-def test_the_first_difference_of_two_dry_runs_is_told_with_both_lines():
-    at = lambda line: Site("/m/model.py", line, "forward")
-    base = [("aten::mul", at(3), "f32[2]"), ("aten::add", at(4), "f32[2]")]
-    assert dry_run_difference(base, list(base)) is None
-    assert dry_run_difference(base, [base[0], ("aten::sub", at(6), "f32[2]")]) == (
-        "call 1 is aten::add at model.py:4 in the first dry run and aten::sub at model.py:6 in the second"
-    )
-    assert dry_run_difference(base, [base[0], ("aten::add", at(4), "f32[3]")]) == (
-        "call 1, aten::add at model.py:4, takes f32[2] in the first dry run and f32[3] in the second"
-    )
-    assert "is made in the first dry run only" in dry_run_difference(base, base[:1])
-    assert "is made in the second dry run only" in dry_run_difference(base[:1], base)
-    assert "model.py:9" in dry_run_difference(base, [base[0], ("aten::add", at(9), "f32[2]")])

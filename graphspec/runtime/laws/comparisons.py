@@ -34,7 +34,8 @@ def params_passed_on(opened: Opened, pair: Pair) -> Iterator[Diagnostic]:
 
 def fresh_memory(_: Opened, pair: Pair) -> Iterator[Diagnostic]:
     """GS720: an outside tensor that is other memory in each run, although no recorded call made it."""
-    yield from comparison.fresh_memory(pair.region, *pair.recordings, (pair.first.origins, pair.second.origins))
+    origins = [{**seen.origins, **seen.copies} for seen in (pair.first, pair.second)]
+    yield from comparison.fresh_memory(pair.region, *pair.recordings, (origins[0], origins[1]))
 
 
 def first_call_of_its_own(_: Opened, first: Observation, later: Observation) -> Iterator[Diagnostic]:

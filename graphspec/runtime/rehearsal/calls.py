@@ -109,7 +109,9 @@ class RegionCalls:
             values.env[output] = buffers.view(output, values.bucket)
         elif buffer is not None and buffer.shape is not None and buffer.dtype is not None:
             shape = self._context.shape(buffer.shape, values.bucket)
-            values.env[output] = torch.empty(shape, dtype=getattr(torch, buffer.dtype), device=self._context.device)
+            made = torch.empty(shape, dtype=getattr(torch, buffer.dtype), device=self._context.device)
+            values.env[output] = made
+            values.origins[made.untyped_storage()._cdata] = output
 
     def declare_all(self, region: str, values: PassValues, made: Collection[str] = ()) -> None:
         """The same for all outputs of a region that it has not ``made``."""

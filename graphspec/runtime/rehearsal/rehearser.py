@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from graphspec import spec as language
 from graphspec.errors import GraphSpecError, ModelError
 from graphspec.plan import Bucket, Event
 from graphspec.recording.calls import Recorder, Recording
@@ -135,6 +136,7 @@ class Rehearser:
         try:
             with self._without_values(event.region), self.eager_code.watching(), recorder:
                 trees = trees_of(event.region, self.calls.call(event, values))
+            self.calls.note_origins(trees, values)
         except (GraphSpecError, TraceEnded) as error:
             ended = error
         return EagerCall(event.region, event.bucket, recorder.recording, _seen(trees), ended=ended)
@@ -181,7 +183,11 @@ class Rehearser:
         trees: Mapping[str, Tree] = {}
         ended: BaseException | None = None
         see = self.seeing(event, values)
-        with self.world.judged() as met, self._watch(event.region) as watched:
+        try:
+            generators = declared_generators(self._context.model, self._context.plan.regions[event.region].declared)
+        except ModelError as error:
+            return see(recorder.recording, trees, ended=error)
+        with self.world.judged() as met, self._watch(event.region, generators) as watched:
             try:
                 with recorder, self.code.watching():
                     trees = trees_of(event.region, self.calls.call(event, values))
@@ -233,35 +239,26 @@ class Rehearser:
         found = {name: layout_of(value) for name, value in given.items() if isinstance(value, torch.Tensor)}
         return {name: layout for name, layout in found.items() if isinstance(layout, Layout)}
 
-    @contextmanager
-    def _watch(self, region: str) -> Iterator[Watch]:
-        declared = self._context.plan.regions[region].declared
-        with watch(
-            region,
-            device_label=self._context.backend.name,
-            allowed_generators=declared_generators(self._context.model, region, declared.generators),
-            root=self._context.model,
-        ) as watched:
-            yield watched
+    def _watch(self, region: str, generators: Sequence[torch.Generator] = ()) -> AbstractContextManager[Watch]:
+        label, root = self._context.backend.name, self._context.model
+        return watch(region, device_label=label, allowed_generators=generators, root=root)
 
-    def _without_values(self, region: str) -> Any:
+    def _without_values(self, region: str) -> AbstractContextManager[object]:
         """Around an eager region: where there are no values, one that reads some ends."""
-        if not self.world.goes_on:
-            return nullcontext()
-        return watch(region, device_label=self._context.backend.name, root=self._context.model)
+        return self._watch(region) if self.world.goes_on else nullcontext()
 
 
 def _seen(trees: Mapping[str, Tree]) -> dict[str, OutputSeen]:
     return {name: OutputSeen.of(tree) for name, tree in trees.items()}
 
 
-def declared_generators(model: Any, region: str, paths: Sequence[str]) -> Sequence[torch.Generator]:
+def declared_generators(model: Any, region: language.Region) -> Sequence[torch.Generator]:
     """The objects that ``generators`` of a region names. Raises ModelError for what is no torch.Generator."""
     found = []
-    for path in paths:
-        generator = attribute(model, path, f"region '{region}'")
+    for path in region.generators:
+        generator = attribute(model, path, f"region '{region.name}'")
         if not isinstance(generator, torch.Generator):
-            message = f"region '{region}': {path} is a {type(generator).__name__}, "
+            message = f"region '{region.name}': {path} is a {type(generator).__name__}, "
             message += "and `generators` names torch.Generator objects"
             raise ModelError(message, hint="give the path of the attribute that holds the generator")
         found.append(generator)
