@@ -227,7 +227,7 @@ def _binding(
             f"{call.name} was captured without '{update.arg}', so there is nothing to update, at {call.site}",
             f"pass it in the model; captured with: {given}",
         )
-    if not call.born and not any(True for _ in _writes(call)):
+    if not call.born and not call.writes:
         _refuse(
             (region, update, "arg"),
             f"{call.name} is a view: its '{update.arg}' is part of an address",
@@ -294,10 +294,6 @@ def _meta(ref: Ref) -> torch.Tensor:
 def _is(call: Call, op: str) -> bool:
     name = str(call.op._name)
     return op in {name, name.partition(".")[0], call.name}
-
-
-def _writes(call: Call) -> Sequence[Any]:
-    return [a for a in call.op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
 
 
 def _refuse(place: tuple[language.Region, language.Update, str], message: str, hint: str) -> NoReturn:

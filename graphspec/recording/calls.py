@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphspec.errors import CaptureError
 from graphspec.recording.source import ModuleNames, Site, site
+from graphspec.recording.writes import effect_of
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -194,7 +195,8 @@ class Recorder(TorchDispatchMode):
         except Exception as error:
             self.failed = (str(func.name()), where, error)
             raise
-        if func._schema.is_mutable and torch.Tag.inplace_view not in func.tags:
+        effect = effect_of(func)
+        if not effect.reshapes and effect.targets(args, kwargs):
             # `out=` of another size was resized to the result, and a replay must find it so.
             given_args, given_kwargs = noted_args, noted_kwargs
             noted_args = tuple(self._note(value, func, where) for value in args)
@@ -257,23 +259,13 @@ def refs_in(value: Any) -> Iterator[Ref]:
 
 
 def written_refs(call: Call) -> Iterator[Ref]:
-    """The tensors a call writes, by its schema, and the running statistics that batch norm writes unsaid."""
-    if torch.Tag.inplace_view in call.op.tags:  # changes how a tensor looks at its memory, not the memory
-        return
-    for position, argument in enumerate(call.op._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        yield from refs_in(call.args[position] if position < len(call.args) else call.kwargs.get(argument.name))
-    if call.op.name().startswith("aten::native_batch_norm"):
-        bound = call.arguments()
-        if bound.get("training"):
-            yield from refs_in((bound["running_mean"], bound["running_var"]))
+    """The tensors whose memory a call writes."""
+    return refs_in(effect_of(call.op).written(call.args, call.kwargs))
 
 
 def touched_refs(call: Call) -> Iterator[Ref]:
     """Every tensor a call reads, writes or returns."""
-    for part in (*call.args, *call.kwargs.values(), *call.outputs):
-        yield from refs_in(part)
+    return refs_in((*call.args, *call.kwargs.values(), *call.outputs))
 
 
 def map_parts(value: Any, change: Callable[[Ref], Any]) -> Any:

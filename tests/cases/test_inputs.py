@@ -445,6 +445,8 @@ MUTATIONS = {
     "with unsqueeze_": "x.unsqueeze_(0); return x * 2",
     "through a transposed view": "x.t().mul_(2); return x.sum()",
     "returned": "return x.mul_(2)",
+    "as running statistics": "torch.batch_norm_update_stats(x * 1, x[0], x[1], 0.1); return x.sum()",
+    "by a batch norm in training": "F.batch_norm(x * 1, x[0], x[1], training=True); return x.sum()",
 }
 
 

@@ -16,8 +16,8 @@ def test_paged_decode_follows_plain_pytorch_on_the_npu_and_on_the_cpu(passes):
     passes(TESTS / "npu/device/paged_decode.py")
 
 
-def test_refusals_and_options_of_the_npu(passes):
-    passes(TESTS / "npu/device/options.py")
+def test_refusals_options_and_writes_of_the_npu(passes):
+    passes(TESTS / "npu/device/options.py", TESTS / "npu/device/writes.py")
 
 
 def test_every_failing_call_of_cann_is_one_clear_error_and_the_next_capture_works(passes):

@@ -16,7 +16,8 @@ import torch
 from torch._ops import OpOverload
 
 from graphspec.backends.cpu.out_kernels import OutKernels
-from graphspec.recording.calls import Call, Recording, Ref, refs_in, written_refs
+from graphspec.recording.calls import Call, Recording, Ref, refs_in
+from graphspec.recording.writes import effect_of
 
 aten = torch.ops.aten
 
@@ -68,7 +69,7 @@ def _issue(recording: Recording, call: Call, needed: set[int], kernels: OutKerne
     if torch.Tag.inplace_view in call.op.tags:
         return None
     born = set(call.born)
-    if not born and not any(True for _ in written_refs(call)) and call.op.namespace not in _COMMUNICATION:
+    if not born and not call.writes and call.op.namespace not in _COMMUNICATION:
         return None  # a view, or a call that only reads
     arguments = call.arguments()
     if born and (rewritten := _rewrite(call, arguments)) is not None:
@@ -97,14 +98,13 @@ _FILLS: Mapping[str, Any] = {
     "full": "fill_value", "full_like": "fill_value", "new_full": "fill_value", "scalar_tensor": "s",
 }  # fmt: skip
 _COPIES = frozenset({"clone", "_to_copy", "lift_fresh_copy"})
-_UNFILLED = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"})
 
 
 def _rewrite(call: Call, arguments: Mapping[str, Any]) -> tuple[OpOverload | None, tuple[Any, ...]] | None:
     if call.op.namespace != "aten" or len(call.outputs) != 1:
         return None
     name, (out,) = call.op._opname, call.outputs
-    if name in _UNFILLED:
+    if effect_of(call.op).unfilled:
         return None, ()
     if name in _COPIES:
         return aten.copy_.default, (out, arguments["self"], False)

@@ -15,6 +15,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
+from graphspec.recording.writes import effect_of
+from graphspec.runtime.holdings.storages import tensors_in
+
 _MOST_ELEMENTS = 4096
 _READS = frozenset({"tolist", "numpy", "__array__", "__repr__", "__format__"})
 
@@ -42,8 +45,8 @@ class HostConstants(TorchDispatchMode):
             return real
         result = func(*args, **kwargs)
         self._note(result, real)
-        if real is None and func._schema.is_mutable:
-            self._forget(args)
+        if real is None:
+            self._forget(effect_of(func).targets(args, kwargs))
         return result
 
     def _computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -78,10 +81,10 @@ class HostConstants(TorchDispatchMode):
             for item, other in zip(result, real, strict=False):
                 self._note(item, other)
 
-    def _forget(self, args: tuple[Any, ...]) -> None:
+    def _forget(self, written: tuple[Any, ...]) -> None:
         """A write of something unknown: whatever shares the memory is unknown from now on."""
-        touched = {arg.untyped_storage()._cdata for arg in args if isinstance(arg, torch.Tensor)}
-        for tensor in list(self._known):
+        touched = {tensor.untyped_storage()._cdata for tensor in tensors_in(written)}
+        for tensor in list(self._known) if touched else ():
             if tensor.untyped_storage()._cdata in touched:
                 del self._known[tensor]
 

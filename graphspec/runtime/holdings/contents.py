@@ -1,8 +1,7 @@
 """What operators write: the bytes of every storage before its first declared write, to be put back.
 
 Invariants:
-- Before an operator runs, each storage its schema marks written is cloned, whole and once; also the running statistics
-  of batch norms, whose schemas do not mark them. An operator without a schema is taken to write all its tensors.
+- Before an operator runs, each storage that it writes (recording/writes.py) is cloned, whole and once.
 - A storage born inside goes back to its creation value: its content before the first write, or, born uninitialised,
   before the first write after its first read.
 - Storages that existed before and were read are compared by checksum (`unexplained`): a custom operator whose schema
@@ -22,6 +21,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from graphspec.recording.writes import Effect, effect_of
 from graphspec.runtime.holdings.storages import (
     bytes_of,
     checksum,
@@ -35,10 +35,6 @@ from graphspec.runtime.holdings.storages import (
 
 __all__ = ["Contents", "quiet"]
 
-_Argument = tuple[int, str]
-
-_UNMARKED = ("running_mean", "running_var")
-_UNINITIALISED = ("empty", "new_empty", "_empty")
 _SWEEP_BYTES = 64 << 20
 _SWEEP_COUNT = 1024
 
@@ -62,20 +58,6 @@ class _Record:
         return found
 
 
-@dataclass(frozen=True)
-class _Effect:
-    """What an operator does by its schema, arguments as (position, name). ``written`` None: there is no schema.
-
-    ``statistics`` are written without a mark, when the argument ``training`` says so.
-    """
-
-    written: tuple[_Argument, ...] | None
-    view: bool = False
-    uninitialised: bool = False
-    statistics: tuple[_Argument, ...] = ()
-    training: _Argument | None = None
-
-
 class Contents(TorchDispatchMode):
     """The dispatch mode that watches writes. ``describe`` names a tensor of the user's, or gives None."""
 
@@ -85,7 +67,6 @@ class Contents(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._describe = describe
         self._records: dict[int, _Record] = {}
-        self._effects: dict[Any, _Effect] = {}
         self._weights: dict[torch.device, torch.Tensor] = {}
         self._cloned_since_sweep = 0
         self._sweep_at = _SWEEP_COUNT
@@ -94,15 +75,13 @@ class Contents(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        effect = self._effects.get(func)
-        if effect is None:
-            effect = self._effects[func] = _effect_of(func)
+        effect = effect_of(func)
         with torch._C.DisableTorchFunction():
             self._before(func, effect, args, kwargs)
         result = func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             for tensor in tensors_in(result):
-                self._born(tensor, raw=effect.uninitialised)
+                self._born(tensor, raw=effect.unfilled)
         return result
 
     def keep(self, value: Any) -> None:
@@ -163,19 +142,13 @@ class Contents(TorchDispatchMode):
         content = record.clone if record.clone is not None else bytes_of(storage)
         return self._checksum(content) != record.checksum
 
-    def _before(self, func: Any, effect: _Effect, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if effect.written is None:
-            self.save(tensors_in((args, kwargs)), str(func))
-            return
-        written = [_argument(place, args, kwargs) for place in effect.written]
-        if effect.statistics and (effect.training is None or _argument(effect.training, args, kwargs)):
-            written += [_argument(place, args, kwargs) for place in effect.statistics]
-        outputs = list(tensors_in(written))
+    def _before(self, func: Any, effect: Effect, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        outputs = list(tensors_in(effect.targets(args, kwargs)))
         targets = {id(tensor) for tensor in outputs}
         for tensor in tensors_in((args, kwargs)):
             if id(tensor) not in targets:
                 record = self._record(tensor, str(func))
-                if record is not None and not effect.view:
+                if record is not None and not effect.views:
                     self._read(record)
         self.save(outputs, str(func))
 
@@ -231,25 +204,3 @@ class Contents(TorchDispatchMode):
         if weights is None:
             weights = self._weights[content.device] = mixed_weights(content.device)
         return checksum(content, weights)
-
-
-def _argument(place: _Argument, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    position, name = place
-    return args[position] if position < len(args) else kwargs.get(name)
-
-
-def _effect_of(func: Any) -> _Effect:
-    schema = getattr(func, "_schema", None)
-    if schema is None:
-        return _Effect(None)
-    arguments = [((place, argument.name), argument) for place, argument in enumerate(schema.arguments)]
-    marked = tuple(place for place, it in arguments if it.alias_info is not None and it.alias_info.is_write)
-    name = schema.name.partition("::")[2]
-    unmarked = tuple(place for place, it in arguments if it.name in _UNMARKED and "backward" not in name)
-    return _Effect(
-        marked,
-        view=any(out.alias_info is not None and not out.alias_info.is_write for out in schema.returns),
-        uninitialised=name.startswith(_UNINITIALISED),
-        statistics=tuple(place for place in unmarked if place not in marked),
-        training=next((place for place, _ in arguments if place[1] in ("training", "train")), None),
-    )

@@ -8,7 +8,7 @@ from typing import Any
 from graphspec import spec as language
 from graphspec.backends import updates
 from graphspec.errors import HazardError
-from graphspec.recording.calls import Call, Recording, written_refs
+from graphspec.recording.calls import Call, Recording
 from graphspec.runtime.symbols.node import Origin
 
 
@@ -49,7 +49,7 @@ def suggestion(op: str, argument: str, param: str, *, at: Sequence[int] | None =
 
 def is_view(call: Call) -> bool:
     """Whether a call makes another look at memory that exists: its arguments are part of an address."""
-    return not call.born and not any(True for _ in written_refs(call))
+    return not call.born and not call.writes
 
 
 def decides_shape(call: Call, position: int, values: Iterable[Any]) -> bool:
