@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphspec.errors import CaptureError
+from graphspec.recording.modes import DispatchMode
 from graphspec.recording.source import ModuleNames, Site, site
 from graphspec.recording.writes import effect_of
 
@@ -112,6 +112,7 @@ class Recording:
     literals: set[int] = field(default_factory=set)
     _keys: dict[int, int] = field(default_factory=dict)
     _alive: list[StorageWeakRef] = field(default_factory=list)
+    _born: tuple[int, set[int]] | None = None
 
     def ref(self, tensor: torch.Tensor) -> Ref:
         """Where a tensor lies. One that no recorded call made, or that was not seen before, is outside."""
@@ -130,6 +131,12 @@ class Recording:
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether the storage of a tensor has been seen."""
         return tensor.untyped_storage()._cdata in self._keys
+
+    def born_keys(self) -> set[int]:
+        """The identities of the storages that recorded calls made; unique while this recording knows them."""
+        if self._born is None or self._born[0] != len(self.bytes):
+            self._born = len(self.bytes), {key for key, index in self._keys.items() if index not in self.outside}
+        return self._born[1]
 
     def is_born(self, index: int) -> bool:
         """Whether a recorded call made this storage."""
@@ -166,7 +173,7 @@ class Recording:
         return index
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(DispatchMode):
     """Runs the calls of one region and writes each of them into ``recording``.
 
     With ``names`` every call also carries the modules it was made in.

@@ -1,17 +1,20 @@
 """Operators whose fake kernel is missing, or stricter than the real one: no fault of the model.
 
-Entered right above the fake mode. A missing kernel ends the trace with `KernelMissingError`. One that refuses what it
+A missing kernel ends the trace with `KernelMissingError`. One that refuses what it
 is given is believed only if the real operator, run on zeros of the same shapes, refuses it too.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from graphspec.recording.source import site
 from graphspec.runtime.hazards.fake import KernelMissingError, lacks_value
@@ -21,21 +24,24 @@ _TRIED_BYTES = 64 << 20
 #: Fake kernels known to refuse what the real ones take: grouped products of float32.
 _STRICTER = ("aten::_grouped_mm", "aten::_scaled_mm", "aten::_scaled_grouped_mm")
 _BUILT_IN = ("aten", "prim", "prims")
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-class Kernels(TorchDispatchMode):
-    """Tells a mistake of the model from a gap in the fake kernels."""
+class FakeKernels(FakeTensorMode):
+    """The fake mode, which tells a mistake of the model from a gap in the fake kernels.
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+    One mode and not two: each costs as much as a fake kernel.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # see `DispatchMode`
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = _NONE
     ) -> Any:
-        del types
-        kwargs = kwargs or {}
         try:
-            return func(*args, **kwargs)
+            return super().__torch_dispatch__(func, types, args, kwargs)
         except Exception as error:
             if lacks_value(error) or not isinstance(func, OpOverload):
                 raise
@@ -47,7 +53,8 @@ class Kernels(TorchDispatchMode):
                 raise KernelMissingError(name, _reason(error), site()) from error
             if made is None:
                 raise
-            return made
+            with self:  # what the real operator gave, on fake tensors
+                return _mapped(made, _fake)
 
 
 def _reason(error: Exception) -> str:
@@ -55,7 +62,7 @@ def _reason(error: Exception) -> str:
 
 
 def _tried(func: OpOverload, args: Any, kwargs: Any) -> Any:
-    """Fake results in the form of the real operator's on zeros; None where it fails, or cannot be asked."""
+    """What the real operator gives on zeros; None where it fails, or cannot be asked."""
     if any(it.alias_info is not None for it in (*func._schema.arguments, *func._schema.returns)):
         return None
     if _bytes((args, kwargs)) > _TRIED_BYTES:
@@ -65,7 +72,7 @@ def _tried(func: OpOverload, args: Any, kwargs: Any) -> Any:
             result = func(*_mapped(args, _zeros), **_mapped(kwargs, _zeros))
     except Exception:  # noqa: BLE001 - whatever it refuses, the fake kernel was right
         return None
-    return _mapped(result, _fake)
+    return result
 
 
 def _mapped(value: Any, change: Any) -> Any:

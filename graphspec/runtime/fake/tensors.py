@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from graphspec.recording.source import site
-from graphspec.runtime.fake.kernels import Kernels
+from graphspec.runtime.fake.kernels import FakeKernels
 from graphspec.runtime.hazards.fake import AddressAskedError, is_fake
 from graphspec.runtime.hazards.patches import without_function_modes
 from graphspec.runtime.holdings.parts import is_library
@@ -29,7 +28,7 @@ class FakeTensors:
     """One fake mode, entered as often as it is needed; tensors of it stay usable in between."""
 
     def __init__(self) -> None:
-        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self._mode = FakeKernels(allow_non_fake_inputs=True)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -40,7 +39,6 @@ class FakeTensors:
             stack.enter_context(_no_addresses())
             stack.enter_context(without_function_modes())
             stack.enter_context(self._mode)
-            stack.enter_context(Kernels())
             yield
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from graphspec.recording.modes import DispatchMode
 from graphspec.runtime.hazards.conditions import Call
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class FunctionWatch(TorchFunctionMode):
         return outcome.result
 
 
-class DispatchWatch(TorchDispatchMode):
+class DispatchWatch(DispatchMode):
     """Reports hazardous operators."""
 
     def __init__(self, watch: Watch) -> None:

@@ -29,25 +29,36 @@ class _Kept:
 
 
 class KeptInputs:
-    """The storages that earlier calls of regions made from input values."""
+    """The storages that earlier calls of regions made from input values.
+
+    Which they are is worked out when a later call reads something that an earlier one made: most never do.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[int, _Kept] = {}
+        self._noted: list[tuple[Recording, Collection[int]]] = []
 
     def note(self, recording: Recording, given: Collection[int]) -> None:
         """A call of a region, recorded; ``given`` are the storages of its inputs."""
+        self._noted.append((recording, given))
+
+    def reads(self, recording: Recording, given: Collection[int]) -> Iterator[KeptRead]:
+        """What a later call reads of them, besides its inputs."""
+        read = {outside.storage._cdata for outside in recording.outside.values()}.difference(given)
+        for noted in [each for each in self._noted if not each[0].born_keys().isdisjoint(read)]:
+            self._noted.remove(noted)
+            self._work_out(*noted)
+        for index, outside in recording.outside.items():
+            kept = self._kept.get(outside.storage._cdata) if outside.storage._cdata not in given else None
+            if kept is not None and not (kept.written_only and index in recording.written):
+                yield KeptRead(tuple(outside.tensor.shape), kept.site)
+
+    def _work_out(self, recording: Recording, given: Collection[int]) -> None:
         made, written = _dependent(recording, given)
         for index, site in {**written, **made}.items():
             storage = recording.alive(index)
             if storage is not None and recording.is_born(index):
                 self._kept[storage._cdata] = _Kept(weak(storage), site, index not in made)
-
-    def reads(self, recording: Recording, given: Collection[int]) -> Iterator[KeptRead]:
-        """What a later call reads of them, besides its inputs."""
-        for index, outside in recording.outside.items():
-            kept = self._kept.get(outside.storage._cdata) if outside.storage._cdata not in given else None
-            if kept is not None and not (kept.written_only and index in recording.written):
-                yield KeptRead(tuple(outside.tensor.shape), kept.site)
 
 
 def _dependent(recording: Recording, given: Collection[int]) -> tuple[dict[int, Site], dict[int, Site]]:
