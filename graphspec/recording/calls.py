@@ -173,15 +173,25 @@ class Recording:
         return index
 
 
+#: Makes one call of an operator.
+Run = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
+
+
+def _run(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    return func(*args, **kwargs)
+
+
 class Recorder(DispatchMode):
     """Runs the calls of one region and writes each of them into ``recording``.
 
-    With ``names`` every call also carries the modules it was made in.
+    With ``names`` every call also carries the modules it was made in. ``run`` makes the call in place of the operator
+    itself: who else wants to see every call needs no mode of its own.
     """
 
-    def __init__(self, region: str, names: ModuleNames | None = None) -> None:
+    def __init__(self, region: str, names: ModuleNames | None = None, run: Run = _run) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.region = region
+        self._run = run
         self._names = names
         self.recording = Recording()
         self.failed: tuple[str, Site, Exception] | None = None
@@ -198,7 +208,7 @@ class Recorder(DispatchMode):
         noted_args = tuple(self._note(value, func, where) for value in args)
         noted_kwargs = {key: self._note(value, func, where) for key, value in kwargs.items()}
         try:
-            result = func(*args, **kwargs)
+            result = self._run(func, args, kwargs)
         except Exception as error:
             self.failed = (str(func.name()), where, error)
             raise

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -110,7 +110,7 @@ class Watch:
         finally:
             self._function, self._muted = outer
 
-    def operator(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def operator(self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Judges an operator of the dispatcher, and runs it."""
         name, rows, draws = self._row(op)
         call = Call(op, args, kwargs, self.is_host, self._function)
@@ -208,6 +208,7 @@ def watch(
     allowed_generators: Sequence[torch.Generator] = (),
     name_of: Callable[[torch.Generator], str | None] | None = None,
     root: object = None,
+    dispatched: bool = True,
 ) -> Iterator[Watch]:
     """Watches one dry run of ``region`` in this thread; its findings are those of the `Watch` it gives.
 
@@ -216,11 +217,14 @@ def watch(
     ``name_of`` names the attribute that holds a generator, by default one of ``root``. Execution goes on after a
     finding, so that all come at once; on fake tensors, which have no values, it may end with `TraceEnded`.
 
+    Not ``dispatched``: operators are handed to `Watch.operator` by a `Recorder`, which sees them anyway.
+
     Open it inside of a FakeTensorMode, never around one. Other dispatch modes may be inside or outside of it.
     """
     session = Watch(region, device_label, allowed_generators, name_of, root)
     seeds = default_seeds()
-    with inside_capture(region), patched(session), FunctionWatch(session), DispatchWatch(session):
+    dispatch = DispatchWatch(session) if dispatched else nullcontext()
+    with inside_capture(region), patched(session), FunctionWatch(session), dispatch:
         try:
             yield session
         except Exception as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -115,7 +115,8 @@ class Rehearser:
                         break
                     self.calls.declare_all(event.region, values)
             left = self.world.changes().rebound if moved else ()
-        return Rehearsal(bucket, values.params, tuple(seen), self.eager_code.loaded(), left)
+        loaded = self.eager_code.loaded() if eager is None else frozenset[str]()
+        return Rehearsal(bucket, values.params, tuple(seen), loaded, left)
 
     def _step(self, event: Event, values: PassValues, call: _Call, eager: _Call) -> _Seen | Skipped | None:
         if event.region not in self._context.regions:  # the model has no such path, which is said elsewhere
@@ -130,20 +131,27 @@ class Rehearser:
 
     def _called(self, event: Event, values: PassValues) -> EagerCall:
         """An eager region, called and nothing more."""
-        recorder = Recorder(event.region)
+        recording, trees = Recording(), dict[str, Tree]()
         ended: BaseException | None = None
-        trees: Mapping[str, Tree] = {}
         try:
-            with self._without_values(event.region), self.eager_code.watching(), recorder:
-                trees = trees_of(event.region, self.calls.call(event, values))
+            if self.world.goes_on:  # there are no values: a region that reads some ends
+                with self._watch(event.region) as watched:
+                    recorder = Recorder(event.region, run=watched.operator)
+                    recording = recorder.recording
+                    with recorder:
+                        outputs = self.calls.call(event, values)
+            else:
+                outputs = self.calls.call(event, values)
+            trees = trees_of(event.region, outputs)
             self.calls.note_origins(trees, values)
         except (GraphSpecError, TraceEnded) as error:
             ended = error
-        return EagerCall(event.region, event.bucket, recorder.recording, _seen(trees), ended=ended)
+        return EagerCall(event.region, event.bucket, recording, _seen(trees), ended=ended)
 
     def _eager(self, event: Event, values: PassValues) -> EagerCall:
         """An eager region between captured ones, which read copies of what it makes."""
-        seen = self._called(event, values)
+        with self.eager_code.watching():
+            seen = self._called(event, values)
         if seen.ended is None:
             self.copies.keep(event, values.env)
         changes = self.world.changes()
@@ -179,26 +187,27 @@ class Rehearser:
         )
 
     def _watched(self, event: Event, values: PassValues, keep: Keep) -> Observation:
-        recorder = Recorder(event.region, self.names)
-        trees: Mapping[str, Tree] = {}
+        recording, trees = Recording(), dict[str, Tree]()
         ended: BaseException | None = None
         see = self.seeing(event, values)
         try:
             generators = declared_generators(self._context.model, self._context.plan.regions[event.region].declared)
         except ModelError as error:
-            return see(recorder.recording, trees, ended=error)
+            return see(recording, trees, ended=error)
         with self.world.judged() as met, self._watch(event.region, generators) as watched:
+            recorder = Recorder(event.region, self.names, watched.operator)
+            recording = recorder.recording
             try:
                 with recorder, self.code.watching():
                     trees = trees_of(event.region, self.calls.call(event, values))
-                if not recorder.recording.calls and not any(tree.leaves for tree in trees.values()):
+                if not recording.calls and not any(tree.leaves for tree in trees.values()):
                     what = "records no operator and returns no tensor: there is nothing to replay"
                     hint = "mark it `eager: true`, or leave it out of `replay`"
                     raise NothingToReplayError(f"region '{event.region}' {what}", hint=hint)
             except (GraphSpecError, TraceEnded) as error:
                 ended = error
-        seen = see(recorder.recording, trees, met=tuple(met), hazards=tuple(watched.findings), ended=ended)
-        self.kept.note(recorder.recording, seen.read)
+        seen = see(recording, trees, met=tuple(met), hazards=tuple(watched.findings), ended=ended)
+        self.kept.note(recording, seen.read)
         if ended is None:
             keep(event, trees)
         return seen
@@ -241,11 +250,7 @@ class Rehearser:
 
     def _watch(self, region: str, generators: Sequence[torch.Generator] = ()) -> AbstractContextManager[Watch]:
         label, root = self._context.backend.name, self._context.model
-        return watch(region, device_label=label, allowed_generators=generators, root=root)
-
-    def _without_values(self, region: str) -> AbstractContextManager[object]:
-        """Around an eager region: where there are no values, one that reads some ends."""
-        return self._watch(region) if self.world.goes_on else nullcontext()
+        return watch(region, device_label=label, allowed_generators=generators, root=root, dispatched=False)
 
 
 def _seen(trees: Mapping[str, Tree]) -> dict[str, OutputSeen]:
