@@ -49,13 +49,28 @@ def all_calls() -> dict[str, int]:
     return {name: int(count) for name, count in (line.split() for line in lines)}
 
 
+def missing() -> set[str]:
+    """Names that torch_npu has looked up in the operator library of this process and not found."""
+    return set(_control().emu_missing().decode().split())
+
+
+def composites() -> dict[str, int]:
+    """Operators whose kernel is missing and for which PyTorch's own composite ran, with the number of its calls."""
+    counted: dict[str, int] = {}
+    for line in _control().emu_composites().decode().splitlines():
+        count, name, _ = line.split(maxsplit=2)
+        counted[name] = counted.get(name, 0) + int(count)
+    return counted
+
+
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     library.emu_fail_next.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
     library.emu_fail_next.restype = None
     library.emu_calls.argtypes = [ctypes.c_char_p]
     library.emu_calls.restype = ctypes.c_long
-    library.emu_report.argtypes = []
-    library.emu_report.restype = ctypes.c_char_p
+    for report in (library.emu_report, library.emu_missing, library.emu_composites):
+        report.argtypes = []
+        report.restype = ctypes.c_char_p
     return library
 
 

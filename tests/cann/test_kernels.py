@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import loader
+import missing
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -19,6 +21,7 @@ NUMBERS = (*FLOATS, I64)
 ANY = (*NUMBERS, BOOL)
 TOLERANCE = {F32: 2e-5, F16: 4e-3, BF16: 3e-2}
 LAYOUTS = ("contiguous", "transposed", "sliced", "expanded")
+ONE = LAYOUTS[:1]
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Case:
     values: str = "any"  # or "positive", "unit" (inside 0..1), "small"
     layouts: tuple[str, ...] = LAYOUTS
     scale: float = field(default=1.0)  # of the tolerance
+    composite: str = ""  # the operator without a kernel for which PyTorch's own composite runs
 
 
 def gradient(f: Callable[..., torch.Tensor]) -> Callable[..., Any]:
@@ -312,7 +316,11 @@ NORMS = [
     Case("batch_norm 1d", batch_norm(training=True), ((5, 4), (4,), (4,)), (F32,), layouts=LAYOUTS[:3]),
     Case("batch_norm grad", gradient(batch_norm(training=True)), ((3, 4, 2, 3), (4,), (4,)), (F32,), scale=20),
     Case("batch_norm eval grad", gradient(batch_norm(training=False)), ((3, 4, 2, 3), (4,), (4,)), (F32,), scale=5),
-    Case("group_norm", lambda x, w, b: F.group_norm(x, 2, w, b), ((2, 4, 3, 3), (4,), (4,)), (F32,)),
+    Case("group_norm", lambda x, w, b: F.group_norm(x, 2, w, b), ((2, 4, 3, 3), (4,), (4,)), scale=2),
+    Case("group_norm plain", lambda x: F.group_norm(x, 3), ((2, 6, 5),), (F32,)),
+    Case("group_norm grad", gradient(lambda x, w, b: F.group_norm(x, 2, w, b)), ((2, 4, 3, 3), (4,), (4,)), scale=8),
+    Case("group_norm grad plain", gradient(lambda x: F.group_norm(x, 3)), ((2, 6, 5),), (F32,), scale=8),
+    Case("group_norm grad of rows", gradient(lambda x: F.group_norm(x, 2)), ((3, 8),), (F32,), scale=8),
     Case("npu_swiglu", npu_swiglu),
     Case("npu_swiglu grad", gradient(npu_swiglu), scale=2),
     Case("npu_rotary_mul", npu_rotary, ((2, 3, 4, 8), (1, 3, 1, 8), (1, 3, 1, 8))),
@@ -430,6 +438,26 @@ FOREACH = [
     Case("foreach addcdiv", foreach("addcdiv", "list", "list", 0.5), PAIR, (F32,), "positive"),
     Case("foreach lerp", foreach("lerp", "list", 0.2), PAIR, (F32,)),
     Case("foreach norm", foreach("norm"), PAIR, (F32,)),
+    *(
+        Case(f"foreach {name}", foreach(name), PAIR, (F32,), "unit", ONE, composite=f"aclnnForeach{name.capitalize()}")
+        for name in (
+            *("acos", "asin", "atan", "cos", "cosh", "erf", "erfc", "expm1", "log10", "log1p", "log2"),
+            *("sin", "sinh", "tan"),
+        )
+    ),
+    *(
+        Case(f"foreach {name}", foreach(name), PAIR, (F32,), layouts=ONE)
+        for name in ("ceil", "floor", "frac", "round", "trunc")
+    ),
+    Case("foreach lerp list", foreach("lerp", "list", "list"), PAIR, (F32,), "unit", ONE, composite="aclnnForeachLerpList"),
+    Case(
+        "foreach pow of scalar",
+        lambda x, y: torch._foreach_pow(2.0, [x, y]),
+        PAIR,
+        (F32,),
+        layouts=ONE,
+        composite="aclnnForeachPowScalarAndTensor",
+    ),
 ]
 
 
@@ -438,7 +466,6 @@ def with_two(f: Callable[..., torch.Tensor]) -> Callable[[torch.Tensor], torch.T
 
 
 # In-place and scalar forms have symbols of their own, so each needs a row: a wrong signature shows nowhere else.
-ONE = LAYOUTS[:1]
 METHODS = [
     *(
         Case(f"{name}_ in place", inplace(getattr(torch.Tensor, f"{name}_")), values="unit", layouts=ONE)
@@ -631,9 +658,23 @@ def test_kernel_equals_cpu(case: Case, dtype: torch.dtype, layout: str, capfd: p
         # The reference computes in float32 what the device accumulates in float32.
         wide = storage.float() if dtype in (F16, BF16) else storage
         on_cpu.append(view(wide, item, layout))
+    before = loader.composites()
     compare(case, dtype, case.run(*on_cpu), case.run(*on_npu))
+    ran = {name for name, count in loader.composites().items() if count > before.get(name, 0)}
+    assert ran == ({case.composite} - {""}), "torch_npu has gone another way than by a kernel"
     # torch_npu says so once for each operator, on the C++ side; the result would be right without any kernel.
     assert "fall back to run on the CPU" not in capfd.readouterr().err
+
+
+def test_every_composite_has_a_row() -> None:
+    assert {case.composite for case in CASES} - {""} == set(missing.COMPOSITES)
+
+
+def test_a_composite_of_torch_npu_is_refused_by_name() -> None:
+    message = "aclnnKthvalue is not emulated, and torch_npu would call acl_op::kthvalue.* instead, which no test compares"
+    with pytest.raises(RuntimeError, match=message):
+        torch.kthvalue(torch.ones(4, device="npu"), 2)
+    assert "aclnnKthvalue" not in loader.composites()
 
 
 def test_case_names_are_unique() -> None:

@@ -136,13 +136,13 @@ class PagedAttention : public Operation {
     // Lengths in host memory are parameters: their values belong to this launch, as they do for a task update.
     const emu::View lengths_view = view(in[4]);
     const bool on_host = !in[4].deviceData;
-    const auto given = on_host ? emu::dense<int64_t>(lengths_view) : std::vector<int64_t>();
+    const auto given = on_host ? emu::dense<int64_t>(lengths_view) : emu::Values<int64_t>();
     const double scale = param_.qkScale;
     return emu::launch(context->GetExecuteStream(), GetName(), [=] {
       const auto lengths = on_host ? given : emu::dense<int64_t>(lengths_view);
       for (size_t b = 0; b < lengths.size(); ++b) {
         const int64_t row = static_cast<int64_t>(b);
-        std::vector<float> key_storage, value_storage;
+        emu::Values<float> key_storage, value_storage;
         emu::Sequence one;
         one.query = query.select(0, row).unsqueeze(1);
         one.out = out.select(0, row).unsqueeze(1);

@@ -21,6 +21,9 @@ struct Failure {
   std::string message;
 };
 
+// What aclnn operators answer to arguments they cannot take (ACLNN_ERR_PARAM_INVALID, not in the wheel's headers).
+constexpr int kInvalidParameter = 161002;
+
 // One unit of device work. It runs on the worker thread of its stream and throws Failure.
 using Work = std::function<void()>;
 

@@ -1,7 +1,6 @@
 // Error messages, call counters and error injection.
 //
 // torch_npu appends aclGetRecentErrMsg() to the text of its Python errors, so all diagnostics go there.
-#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -103,17 +102,6 @@ EMU_API const char* aclGetRecentErrMsg() {
 
 EMU_API aclError aclrtPeekAtLastError(aclrtLastErrLevel) { return emu::last_error; }
 EMU_API aclError aclrtGetLastError(aclrtLastErrLevel) { return emu::last_error.exchange(0); }
-
-EMU_API void aclAppLog(aclLogLevel level, const char* function, const char*, uint32_t line, const char* format, ...) {
-  static const long threshold = emu::setting("EMU_CANN_LOG", 9);
-  if (level < threshold) return;
-  va_list arguments;
-  va_start(arguments, format);
-  fprintf(stderr, "[torch_npu log %d] %s:%u ", level, function, line);
-  vfprintf(stderr, format, arguments);
-  fputc('\n', stderr);
-  va_end(arguments);
-}
 
 // ---- control functions for tests, called through ctypes
 

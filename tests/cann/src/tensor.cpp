@@ -35,15 +35,41 @@ Dims contiguous_strides(const Dims& shape) {
   return strides;
 }
 
+void reject(const std::string& why) { throw Failure{kInvalidParameter, why}; }
+
+std::string text(const Dims& shape) {
+  std::string result = "[";
+  for (size_t i = 0; i < shape.size(); ++i) result += (i ? ", " : "") + std::to_string(shape[i]);
+  return result + "]";
+}
+
 int64_t View::count() const { return product(shape); }
+
+int View::dim(int64_t index) const {
+  const int64_t at = index < 0 ? index + dims() : index;
+  if (at < 0 || at >= dims()) reject("a tensor of shape " + text(shape) + " has no dimension " + std::to_string(index));
+  return static_cast<int>(at);
+}
 
 char* View::at(const Dims& index) const {
   int64_t offset = 0;
-  for (size_t i = 0; i < index.size(); ++i) offset += index[i] * strides[i];
+  bool inside = index.size() == shape.size();
+  for (size_t i = 0; inside && i < index.size(); ++i) {
+    inside = index[i] >= 0 && index[i] < shape[i];
+    offset += index[i] * strides[i];
+  }
+  if (!inside || !data) reject("element " + text(index) + " lies outside of a tensor of shape " + text(shape));
   return data + offset * static_cast<int64_t>(item());
 }
 
+char* View::first() const {
+  if (!data || count() == 0) reject("a tensor without elements is read");
+  return data;
+}
+
 View View::select(int dim, int64_t index) const {
+  if (index < 0 || index >= shape[this->dim(dim)])
+    reject("slice " + std::to_string(index) + " of dimension " + std::to_string(dim) + " lies outside of a tensor of shape " + text(shape));
   View view = *this;
   view.data += index * strides[dim] * static_cast<int64_t>(item());
   view.shape.erase(view.shape.begin() + dim);
@@ -52,7 +78,12 @@ View View::select(int dim, int64_t index) const {
 }
 
 View View::narrow(int dim, int64_t start, int64_t length, int64_t step) const {
+  const int64_t last = start + (length - 1) * step, size = shape[this->dim(dim)];
+  if (length < 0 || (length > 0 && (std::min(start, last) < 0 || std::max(start, last) >= size)))
+    reject(std::to_string(length) + " elements from " + std::to_string(start) + " of dimension " + std::to_string(dim) +
+           " lie outside of a tensor of shape " + text(shape));
   View view = *this;
+  if (length == 0) start = 0;
   view.data += start * strides[dim] * static_cast<int64_t>(item());
   view.shape[dim] = length;
   view.strides[dim] *= step;
@@ -83,8 +114,12 @@ View View::expand(const Dims& to) const {
   const size_t added = to.size() - shape.size();
   view.shape = to;
   view.strides.assign(to.size(), 0);
-  for (size_t i = 0; i < shape.size(); ++i)
+  bool fits = to.size() >= shape.size();
+  for (size_t i = 0; fits && i < shape.size(); ++i) {
+    fits = shape[i] == 1 || shape[i] == to[i + added];
     if (shape[i] != 1) view.strides[i + added] = strides[i];
+  }
+  if (!fits) reject("a tensor of shape " + text(shape) + " does not broadcast to " + text(to));
   return view;
 }
 
@@ -95,19 +130,46 @@ View View::unsqueeze(int dim) const {
   return view;
 }
 
+View View::flat() const {
+  int64_t stride = 1;
+  for (int d = dims() - 1; d >= 0; stride *= shape[d--])
+    if (shape[d] != 1 && strides[d] != stride && count()) reject("a tensor that is not contiguous is not emulated here");
+  View view = *this;
+  view.shape = {count()};
+  view.strides = {1};
+  return view;
+}
+
 }  // namespace emu
 
 double aclScalar::number() const { return emu::read<double>(dtype, reinterpret_cast<const char*>(bytes)); }
 int64_t aclScalar::integer() const { return emu::read<int64_t>(dtype, reinterpret_cast<const char*>(bytes)); }
 
+namespace {
+// Why the view reaches past the storage that torch_npu names, empty if it does not.
+std::string storage_fault(const aclTensor& tensor, int64_t offset, const int64_t* storage, uint64_t dims) {
+  const int64_t size = emu::product({storage, storage + dims});
+  int64_t low = offset, high = offset;
+  for (size_t d = 0; d < tensor.shape.size(); ++d) {
+    const int64_t reach = (tensor.shape[d] - 1) * tensor.strides[d];
+    (reach < 0 ? low : high) += reach;
+  }
+  if (tensor.count() == 0 || (low >= 0 && high < size)) return "";
+  return "a tensor of shape " + emu::text(tensor.shape) + ", strides " + emu::text(tensor.strides) + " and offset " +
+         std::to_string(offset) + " reaches past its storage of " + std::to_string(size) + " elements";
+}
+}  // namespace
+
 EMU_API aclTensor* aclCreateTensor(const int64_t* shape, uint64_t dims, aclDataType dtype, const int64_t* strides,
-                                   int64_t offset, aclFormat, const int64_t*, uint64_t, void* data) {
+                                   int64_t offset, aclFormat, const int64_t* storage, uint64_t storage_dims, void* data) {
   auto* tensor = new aclTensor;
   tensor->dtype = dtype;
   tensor->shape.assign(shape, shape + dims);
   if (strides) tensor->strides.assign(strides, strides + dims);
   else tensor->strides = emu::contiguous_strides(tensor->shape);
-  if (data) tensor->data = static_cast<char*>(data) + offset * static_cast<int64_t>(emu::element_size(dtype));
+  if (!data) return tensor;
+  tensor->data = static_cast<char*>(data) + offset * static_cast<int64_t>(emu::element_size(dtype));
+  tensor->fault = storage_fault(*tensor, offset, storage, storage_dims);
   return tensor;
 }
 EMU_API aclScalar* aclCreateScalar(void* value, aclDataType dtype) {

@@ -1,6 +1,7 @@
 // The objects aclnn operators take: tensors, scalars and arrays.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "acl/acl.h"
@@ -14,6 +15,8 @@ bool is_floating(aclDataType dtype);
 
 // A strided view of device memory. Strides count elements. Kernels keep copies: torch_npu destroys the
 // aclTensor right after the second phase of the call, long before the work runs or replays.
+// A view that aclCreateTensor accepts lies within its storage, and what is derived from a view lies within that view:
+// the functions here throw Failure otherwise.
 struct View {
   aclDataType dtype = ACL_DT_UNDEFINED;
   Dims shape, strides;
@@ -24,9 +27,12 @@ struct View {
   int64_t count() const;
   size_t item() const { return element_size(dtype); }
   // The dimension counted from the front.
-  int dim(int64_t index) const { return static_cast<int>(index < 0 ? index + dims() : index); }
+  int dim(int64_t index) const;
+  int64_t size(int64_t index) const { return shape[dim(index)]; }
   // Address of the element at `index`; one coordinate per dimension.
   char* at(const Dims& index) const;
+  // Address of the first element.
+  char* first() const;
 
   View select(int dim, int64_t index) const;                       // drops the dimension
   View narrow(int dim, int64_t start, int64_t length, int64_t step = 1) const;
@@ -34,7 +40,13 @@ struct View {
   View move_last(const std::vector<int>& moved) const;             // those dimensions last, the others in order
   View expand(const Dims& to) const;                               // broadcast, stride 0
   View unsqueeze(int dim) const;
+  View flat() const;                                               // one dimension; only for contiguous views
 };
+
+// What an operator says to arguments it cannot take: throws Failure.
+[[noreturn]] void reject(const std::string& why);
+// "[2, 3]".
+std::string text(const Dims& shape);
 
 // Row-major strides of a shape.
 Dims contiguous_strides(const Dims& shape);
@@ -42,7 +54,9 @@ int64_t product(const Dims& shape);
 
 }  // namespace emu
 
-struct aclTensor : emu::View {};
+struct aclTensor : emu::View {
+  std::string fault;  // why it does not lie within its storage, empty when it does
+};
 
 struct aclScalar {
   aclDataType dtype;

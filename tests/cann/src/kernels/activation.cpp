@@ -136,12 +136,17 @@ ACLNN(aclnnLogSigmoidForward, const aclTensor* self, const aclTensor* out, const
 ACLNN(aclnnLogSigmoid, const aclTensor* self, const aclTensor* out) {
   return PLAN(unary(out, self, [](auto x) { return std::min<double>(x, 0) - std::log1p(std::exp(-std::fabs(x))); }));
 }
+namespace {
+// One weight for all, or one a channel, which is dimension 1.
+View per_channel(View weight, const View& x) {
+  if (weight.dims() == 1 && weight.shape[0] > 1)
+    for (int d = 2; d < x.dims(); ++d) weight = weight.unsqueeze(weight.dims());
+  return weight;
+}
+}  // namespace
 ACLNN(aclnnPrelu, const aclTensor* self, const aclTensor* weight, const aclTensor* out) {
   return PLAN([a = view(self), w = view(weight), o = view(out)] {
-    View per_channel = w;  // one weight a channel, which is dimension 1
-    if (w.dims() == 1 && w.shape[0] > 1)
-      for (int d = 2; d < a.dims(); ++d) per_channel = per_channel.unsqueeze(per_channel.dims());
-    map_floating(o, [](auto x, auto y) { return x > 0 ? x : x * y; }, a, per_channel);
+    map_floating(o, [](auto x, auto y) { return x > 0 ? x : x * y; }, a, per_channel(w, a));
   });
 }
 
@@ -154,6 +159,7 @@ struct Halves {
 Halves halves(const View& view, int64_t dim) {
   const int d = view.dim(dim);
   const int64_t size = view.shape[d] / 2;
+  if (view.shape[d] % 2) reject("a tensor of shape " + text(view.shape) + " has no halves along dimension " + std::to_string(d));
   return {view.narrow(d, 0, size), view.narrow(d, size, size)};
 }
 }  // namespace
@@ -201,7 +207,7 @@ Work softmax_grad(const aclTensor* out, const aclTensor* grad, const aclTensor* 
       using C = decltype(zero);
       const std::vector<int> dims{y.dim(dim)};
       const auto grads = dense<C>(g.move_last(dims)), outputs = dense<C>(y.move_last(dims));
-      std::vector<C> result(grads.size());
+      Values<C> result(grads.size());
       const int64_t size = y.shape[dims[0]];
       for (size_t start = 0; start < result.size(); start += size) {
         double total = 0;

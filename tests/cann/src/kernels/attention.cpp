@@ -17,7 +17,7 @@ bool hidden(Causal causal, int64_t s, int64_t t, int64_t queries, int64_t keys) 
 }
 
 struct Dense {
-  std::vector<float> q, k, v, mask;
+  Values<float> q, k, v, mask;
   int64_t heads, kv_heads, queries, keys, mask_keys, d, dv;
   explicit Dense(const Sequence& s)
       : q(dense<float>(s.query)), k(dense<float>(s.key)), v(dense<float>(s.value)), heads(s.query.shape[0]),
@@ -27,15 +27,15 @@ struct Dense {
     mask = dense<float>(s.mask);
     mask_keys = s.mask.shape[2];
   }
-  const float* query(int64_t n, int64_t s) const { return &q[(n * queries + s) * d]; }
+  const float* query(int64_t n, int64_t s) const { return q.span((n * queries + s) * d, d); }
   int64_t kv_row(int64_t n, int64_t t) const { return n / (heads / kv_heads) * keys + t; }
-  const float* key(int64_t n, int64_t t) const { return &k[kv_row(n, t) * d]; }
-  const float* value(int64_t n, int64_t t) const { return &v[kv_row(n, t) * dv]; }
+  const float* key(int64_t n, int64_t t) const { return k.span(kv_row(n, t) * d, d); }
+  const float* value(int64_t n, int64_t t) const { return v.span(kv_row(n, t) * dv, dv); }
   bool masked(int64_t n, int64_t s, int64_t t) const {
     return !mask.empty() && mask[(n * queries + s) * mask_keys + t] != 0;
   }
   // Scaled scores of one query, minus infinity where hidden.
-  void scores(int64_t n, int64_t s, const AttentionOptions& options, std::vector<double>& p) const {
+  void scores(int64_t n, int64_t s, const AttentionOptions& options, Values<double>& p) const {
     for (int64_t t = 0; t < keys; ++t) {
       if (masked(n, s, t) || hidden(options.causal, s, t, queries, keys)) {
         p[t] = -INFINITY;
@@ -52,7 +52,7 @@ struct Dense {
 struct SoftmaxSums {
   double max, sum;
 };
-SoftmaxSums softmax(std::vector<double>& p) {
+SoftmaxSums softmax(Values<double>& p) {
   double top = -INFINITY, total = 0;
   for (double x : p) top = std::max(top, x);
   if (top == -INFINITY) {
@@ -72,8 +72,8 @@ void write_sums(const View& view, int64_t n, int64_t s, double value) {
 
 void attend(const Sequence& sequence, const AttentionOptions& options) {
   const Dense x(sequence);
-  std::vector<float> result(x.heads * x.queries * x.dv);
-  std::vector<double> p(x.keys), row(x.dv);
+  Values<float> result(x.heads * x.queries * x.dv);
+  Values<double> p(x.keys), row(x.dv);
   for (int64_t n = 0; n < x.heads; ++n)
     for (int64_t s = 0; s < x.queries; ++s) {
       x.scores(n, s, options, p);
@@ -81,7 +81,7 @@ void attend(const Sequence& sequence, const AttentionOptions& options) {
       std::fill(row.begin(), row.end(), 0);
       for (int64_t t = 0; t < x.keys; ++t)
         for (int64_t i = 0; i < x.dv; ++i) row[i] += p[t] * x.value(n, t)[i];
-      std::copy(row.begin(), row.end(), &result[(n * x.queries + s) * x.dv]);
+      std::copy(row.begin(), row.end(), result.span((n * x.queries + s) * x.dv, x.dv));
       write_sums(sequence.lse, n, s, sums.max + std::log(sums.sum));
       write_sums(sequence.softmax_max, n, s, sums.max);
       write_sums(sequence.softmax_sum, n, s, sums.sum);
@@ -89,7 +89,7 @@ void attend(const Sequence& sequence, const AttentionOptions& options) {
   assign(sequence.out, result);
 }
 
-View gather_pages(const View& cache, const View& table_row, int64_t length, std::vector<float>& storage) {
+View gather_pages(const View& cache, const View& table_row, int64_t length, Values<float>& storage) {
   const int64_t block_size = cache.shape[1], heads = cache.shape[2], d = cache.shape[3];
   storage.assign(heads * length * d, 0);
   View pages;
@@ -197,7 +197,7 @@ class InferAttention {
     const View mask = compressed || packed_ ? View{} : canonical_mask(a_.mask, batch_, a_.heads, query_.shape[2]);
     for (int64_t b = 0; b < batch_; ++b) {
       const Range queries = query_range(b);
-      std::vector<float> key_storage, value_storage;
+      Values<float> key_storage, value_storage;
       Sequence one;
       one.query = query_.select(0, packed_ ? 0 : b).narrow(1, queries.start, queries.length);
       one.out = out_.select(0, packed_ ? 0 : b).narrow(1, queries.start, queries.length);
@@ -225,7 +225,7 @@ class InferAttention {
   }
   Range query_range(int64_t b) const { return range(a_.query_lengths, b, packed_, query_.shape[2]); }
 
-  int64_t read_kv(int64_t b, Sequence& one, std::vector<float>& key_storage, std::vector<float>& value_storage) const {
+  int64_t read_kv(int64_t b, Sequence& one, Values<float>& key_storage, Values<float>& value_storage) const {
     const int64_t capacity = paged_ ? a_.block_table.shape[1] * a_.block_size : key_.shape[2];
     const Range keys = range(a_.kv_lengths, b, packed_ && !paged_, capacity);
     if (keys.start + keys.length > capacity)
@@ -410,12 +410,12 @@ void flash_grad(const FlashArguments& a, const View& grad, const View& grad_quer
   for (int64_t b = 0; b < views.query.shape[0]; ++b) {
     const Dense x(views.sequence(b));
     const auto dy = dense<float>(g.select(0, b));
-    std::vector<double> dq(x.q.size()), dk(x.k.size()), dv(x.v.size()), p(x.keys), dp(x.keys);
+    Values<double> dq(x.q.size()), dk(x.k.size()), dv(x.v.size()), p(x.keys), dp(x.keys);
     for (int64_t n = 0; n < x.heads; ++n)
       for (int64_t s = 0; s < x.queries; ++s) {
         x.scores(n, s, a.options, p);
         softmax(p);
-        const float* dout = &dy[(n * x.queries + s) * x.dv];
+        const float* dout = dy.span((n * x.queries + s) * x.dv, x.dv);
         double total = 0;
         for (int64_t t = 0; t < x.keys; ++t) {
           dp[t] = 0;
@@ -482,7 +482,7 @@ Work rotary(const View& x, const View& cos, const View& sin, int64_t mode, const
     auto part = [&](const View& view, int which) {
       return mode == kHalf ? view.narrow(last, which * half, half) : view.narrow(last, which, half, 2);
     };
-    std::vector<float> copied = dense<float>(x);  // out may be x
+    Values<float> copied = dense<float>(x);  // out may be x
     View source = x;
     source.dtype = ACL_FLOAT;
     source.strides = contiguous_strides(x.shape);

@@ -23,7 +23,7 @@ void attend(const Sequence& sequence, const AttentionOptions& options);
 
 // A paged cache [blocks, block size, NK, D], in any strides, read through one row of the block table.
 // Returns [NK, length, D] in `storage`.
-View gather_pages(const View& cache, const View& table_row, int64_t length, std::vector<float>& storage);
+View gather_pages(const View& cache, const View& table_row, int64_t length, Values<float>& storage);
 
 // Writes rows [tokens, NK, D] to the slots of a paged cache; a negative slot is skipped.
 void scatter_pages(const View& rows, const View& cache, const View& slots);

@@ -35,7 +35,7 @@ View as_image(const View& view, int spatial) {
 
 struct Shape {
   int64_t n, c, h, w;
-  explicit Shape(const View& image) : n(image.shape[0]), c(image.shape[1]), h(image.shape[2]), w(image.shape[3]) {}
+  explicit Shape(const View& image) : n(image.size(0)), c(image.size(1)), h(image.size(2)), w(image.size(3)) {}
 };
 
 // Calls f(kernel offset, input row, input column) for the taps of one output position inside the input.
@@ -90,12 +90,22 @@ Convolution convolution(const View& weight, const aclIntArray* stride, const acl
   return conv;
 }
 
+// Channels and kernel of input, weight and output must fit; `out` is the gradient in a backward operator.
+void check(const Convolution& conv, const Shape& in, const View& weight, const View& bias, const Shape& out) {
+  const int64_t from = conv.transposed ? out.c : in.c, to = conv.transposed ? in.c : out.c;
+  if (conv.groups < 1 || weight.size(0) != to || weight.size(1) * conv.groups != from || to % conv.groups || in.n != out.n)
+    reject("a weight of shape " + text(weight.shape) + " with " + std::to_string(conv.groups) + " groups does not lead from " +
+           std::to_string(in.c) + " to " + std::to_string(out.c) + " channels");
+  if (bias.defined() && bias.count() != out.c)
+    reject("a bias of shape " + text(bias.shape) + " for " + std::to_string(out.c) + " channels");
+}
+
 // The input of one group as columns [channel of the group * taps, n * out.h * out.w], zero where a tap lies outside.
 template <class C>
-std::vector<C> as_columns(const Window& window, const std::vector<C>& from, const Shape& in, const Shape& out, int64_t group,
+Values<C> as_columns(const Window& window, const Values<C>& from, const Shape& in, const Shape& out, int64_t group,
                           int64_t channels) {
   const int64_t taps = window.kernel[0] * window.kernel[1], positions = out.n * out.h * out.w;
-  std::vector<C> columns(channels * taps * positions);
+  Values<C> columns(channels * taps * positions);
   for (int64_t n = 0; n < out.n; ++n)
     for (int64_t y = 0; y < out.h; ++y)
       for (int64_t x = 0; x < out.w; ++x)
@@ -109,19 +119,20 @@ std::vector<C> as_columns(const Window& window, const std::vector<C>& from, cons
 
 // A convolution as a matrix product, whose innermost loop runs over all output positions of a channel.
 template <class C>
-void convolve_columns(const Convolution& conv, const std::vector<C>& from, const Shape& in, const std::vector<C>& w,
-                      std::vector<C>& to, const Shape& out) {
+void convolve_columns(const Convolution& conv, const Values<C>& from, const Shape& in, const Values<C>& w,
+                      Values<C>& to, const Shape& out) {
   const int64_t channels = in.c / conv.groups, outputs = out.c / conv.groups, image = out.h * out.w;
   const int64_t terms = channels * conv.window.kernel[0] * conv.window.kernel[1], positions = out.n * image;
-  std::vector<C> sums(positions);
+  Values<C> sums(positions);
   for (int64_t group = 0; group < conv.groups; ++group) {
     const auto columns = as_columns(conv.window, from, in, out, group, channels);
     for (int64_t oc = group * outputs; oc < (group + 1) * outputs; ++oc) {
       std::fill(sums.begin(), sums.end(), 0);
       for (int64_t term = 0; term < terms; ++term) {
         const C weight = w[oc * terms + term];
-        const C* column = &columns[term * positions];
-        for (int64_t i = 0; i < positions; ++i) sums[i] += weight * column[i];
+        const C* column = columns.span(term * positions, positions);
+        C* sum = sums.data();
+        for (int64_t i = 0; i < positions; ++i) sum[i] += weight * column[i];
       }
       for (int64_t i = 0; i < positions; ++i) to[(i / image * out.c + oc) * image + i % image] += sums[i];
     }
@@ -130,10 +141,11 @@ void convolve_columns(const Convolution& conv, const std::vector<C>& from, const
 
 void convolve(const Convolution& conv, const View& input, const View& weight, const View& bias, const View& output) {
   const View x = as_image(input, conv.spatial), y = as_image(output, conv.spatial);
+  check(conv, Shape(x), weight, bias, Shape(y));
   compute_floating({&x, &y}, [&](auto zero) {
     using C = decltype(zero);
     const auto from = dense<C>(x), w = dense<C>(weight);
-    std::vector<C> to(y.count());
+    Values<C> to(y.count());
     const Shape in(x), out(y);
     if (bias.defined()) {
       const auto b = dense<C>(bias);
@@ -150,12 +162,13 @@ void convolve(const Convolution& conv, const View& input, const View& weight, co
 void convolve_grad(const Convolution& conv, const View& grad, const View& input, const View& weight, const View& grad_input,
                    const View& grad_weight, const View& grad_bias) {
   const View x = as_image(input, conv.spatial), y = as_image(grad, conv.spatial);
+  check(conv, Shape(x), weight, {}, Shape(y));
   compute_floating({&x, &y}, [&](auto zero) {
     using C = decltype(zero);
     const auto from = dense<C>(x), w = dense<C>(weight), g = dense<C>(y);
     const Shape in(x), out(y);
-    std::vector<C> gx(from.size()), gw(w.size());
-    std::vector<double> gb(out.c);
+    Values<C> gx(from.size()), gw(w.size());
+    Values<double> gb(out.c);
     auto product = [&](int64_t i, int64_t k, int64_t o) {
       gx[i] += g[o] * w[k];
       gw[k] += g[o] * from[i];
@@ -165,9 +178,9 @@ void convolve_grad(const Convolution& conv, const View& grad, const View& input,
     else
       each_product(conv.window, in, out, conv.groups, product);
     for (size_t i = 0; i < g.size(); ++i) gb[i / (out.h * out.w) % out.c] += g[i];
-    if (grad_input.defined() && grad_input.data) assign(as_image(grad_input, conv.spatial), gx);
-    if (grad_weight.defined() && grad_weight.data) assign(grad_weight, gw);
-    if (grad_bias.defined() && grad_bias.data) assign(grad_bias, gb);
+    if (grad_input.data) assign(as_image(grad_input, conv.spatial), gx);
+    if (grad_weight.data) assign(grad_weight, gw);
+    if (grad_bias.data) assign(grad_bias, gb);
   });
 }
 
@@ -235,10 +248,10 @@ void max_pool(const Window& window, const View& input, const View& output, const
     using C = decltype(zero);
     const Shape in(x), out(y);
     const auto from = dense<C>(x);
-    std::vector<C> to(y.count());
+    Values<C> to(y.count());
     std::vector<int64_t> at(y.count());
     each_position(out, [&](int64_t plane, int64_t offset, int64_t row, int64_t column) {
-      const C* values = &from[plane * in.h * in.w];
+      const C* values = from.span(plane * in.h * in.w, in.h * in.w);
       const int64_t best = largest_tap(window, in, values, row, column);
       to[plane * out.h * out.w + offset] = values[best];
       at[plane * out.h * out.w + offset] = best;
@@ -254,10 +267,10 @@ void max_pool_grad(const Window& window, const View& grad, const View& input, co
     using C = decltype(zero);
     const Shape in(x), out(y);
     const auto from = dense<C>(x), g = dense<C>(y);
-    std::vector<C> gx(from.size());
+    Values<C> gx(from.size());
     each_position(out, [&](int64_t plane, int64_t offset, int64_t row, int64_t column) {
       const int64_t start = plane * in.h * in.w;
-      gx[start + largest_tap(window, in, &from[start], row, column)] += g[plane * out.h * out.w + offset];
+      gx[start + largest_tap(window, in, from.span(start, in.h * in.w), row, column)] += g[plane * out.h * out.w + offset];
     });
     assign(as_image(grad_input, 2), gx);
   });
@@ -301,7 +314,7 @@ void each_adaptive_average(const Shape& in, const Shape& out, F f) {
 // Sums contributions from `from` to `to`, in the direction that f tells: each(add(from offset, to offset, weight)).
 template <class Each>
 void accumulate(const View& from, const View& to, Each each) {
-  std::vector<double> total(to.count());
+  Values<double> total(to.count());
   const auto values = dense<double>(from);
   each([&](int64_t source, int64_t target, double weight) { total[target] += values[source] * weight; });
   assign(to, total);

@@ -56,7 +56,7 @@ class Accumulator {
 
  private:
   View target_, wide_;
-  std::vector<float> storage_;
+  Values<float> storage_;
 };
 
 }  // namespace
@@ -88,7 +88,7 @@ ACLNN(aclnnEmbeddingDenseBackward, const aclTensor* grad, const aclTensor* indic
     const auto positions = dense<int64_t>(i);
     const auto grads = dense<float>(g);
     const int64_t width = o.shape[1];
-    std::vector<double> total(o.count()), frequency(o.shape[0]);
+    Values<double> total(o.count()), frequency(o.shape[0]);
     for (int64_t p : positions) frequency[wrap(p, o.shape[0])] += 1;
     for (size_t k = 0; k < positions.size(); ++k) {
       if (positions[k] == padding) continue;
@@ -99,11 +99,17 @@ ACLNN(aclnnEmbeddingDenseBackward, const aclTensor* grad, const aclTensor* indic
   });
 }
 namespace {
+// One slice of the source for every position.
+void check_slices(const View& source, int dim, const View& index) {
+  if (source.size(dim) != index.count())
+    reject(std::to_string(index.count()) + " positions for a source of shape " + text(source.shape));
+}
 Work index_copy(const View& out, const View& self, int64_t dim, const View& index, const View& source) {
   return [=] {
     if (out.data != self.data) copy(out, self);
     const View target = at_least_1d(out), from = at_least_1d(source);
     const int d = target.dim(dim);
+    check_slices(from, d, index);
     const auto positions = dense<int64_t>(index);
     for (size_t i = 0; i < positions.size(); ++i)
       copy(target.select(d, wrap(positions[i], target.shape[d])), from.select(d, static_cast<int64_t>(i)));
@@ -112,9 +118,11 @@ Work index_copy(const View& out, const View& self, int64_t dim, const View& inde
 Work index_add(const View& out, const View& self, int64_t dim, const View& index, const View& source, double alpha) {
   return [=] {
     if (out.data != self.data) copy(out, self);
+    const View from = at_least_1d(source);
+    const int d = at_least_1d(out).dim(dim);
+    check_slices(from, d, index);
     const Accumulator total(at_least_1d(out));
-    const View target = total.view(), from = at_least_1d(source);
-    const int d = target.dim(dim);
+    const View target = total.view();
     const auto positions = dense<int64_t>(index);
     for (size_t i = 0; i < positions.size(); ++i) {
       const View to = target.select(d, wrap(positions[i], target.shape[d]));
@@ -160,9 +168,21 @@ ACLNN(aclnnInplaceIndexFillTensor, const aclTensor* self, int64_t dim, const acl
 
 // ---- one element per index: gather and scatter
 
+namespace {
+// Positions along `dim`, inside of the tensor in all other dimensions.
+void check_positions(const View& index, const View& tensor, int dim) {
+  bool inside = index.dims() == tensor.dims();
+  for (int d = 0; inside && d < index.dims(); ++d) inside = d == dim || index.shape[d] <= tensor.shape[d];
+  if (!inside && index.count())
+    reject("positions of shape " + text(index.shape) + " reach past a tensor of shape " + text(tensor.shape));
+}
+}  // namespace
+
 ACLNN(aclnnGather, const aclTensor* self, int64_t dim, const aclTensor* index, const aclTensor* out) {
   return PLAN([=, a = at_least_1d(view(self)), i = at_least_1d(view(index)), o = at_least_1d(view(out))] {
     const int d = a.dim(dim);
+    check_positions(i, a, d);
+    if (o.shape != i.shape) reject("a result of shape " + text(o.shape) + " for positions of shape " + text(i.shape));
     each_index(i.shape, [&](const Dims& at) {
       Dims from = at;
       from[d] = position(i, at, a.shape[d]);
@@ -174,10 +194,13 @@ namespace {
 Work scatter(const View& out, const View& self, int64_t dim, const View& index, const View& source, int reduction) {
   return [=] {
     if (out.data != self.data) copy(out, self);
-    const Accumulator total(at_least_1d(out));
-    const View target = total.view(), positions = at_least_1d(index);
+    const View positions = at_least_1d(index);
     const View from = source.dims() ? source : source.expand(positions.shape);
-    const int d = target.dim(dim);
+    const int d = at_least_1d(out).dim(dim);
+    check_positions(positions, at_least_1d(out), d);
+    check_positions(positions, from, -1);
+    const Accumulator total(at_least_1d(out));
+    const View& target = total.view();
     each_index(positions.shape, [&](const Dims& at) {
       Dims to = at;
       to[d] = position(positions, at, target.shape[d]);
@@ -222,6 +245,8 @@ class Subscript {
  public:
   Subscript(const View& self, const std::vector<View>& indices) : self_(self) {
     for (const View& index : indices) add(index);
+    if (dims_.size() > static_cast<size_t>(self.dims()))
+      reject(std::to_string(dims_.size()) + " positions for a tensor of shape " + text(self.shape));
     while (dims_.size() < static_cast<size_t>(self.dims())) dims_.push_back({});
     bool gap = false, seen = false;
     for (size_t d = 0; d < dims_.size(); ++d) {
@@ -276,6 +301,11 @@ class Subscript {
       dims_.push_back({});
     } else if (index.dtype == ACL_BOOL || index.dtype == ACL_UINT8) {
       std::vector<std::vector<int64_t>> found(index.dims());
+      for (int d = 0; d < index.dims(); ++d) {
+        const int64_t at = static_cast<int64_t>(dims_.size()) + d;
+        if (at >= self_.dims() || index.shape[d] != self_.shape[at])
+          reject("a mask of shape " + text(index.shape) + " for a tensor of shape " + text(self_.shape));
+      }
       each_index(index.shape, [&](const Dims& at) {
         if (*index.at(at))
           for (size_t d = 0; d < at.size(); ++d) found[d].push_back(at[d]);
@@ -297,6 +327,8 @@ class Subscript {
     if (other.size() > shape_.size()) shape_.insert(shape_.begin(), other.size() - shape_.size(), 1);
     for (size_t i = 0; i < other.size(); ++i) {
       int64_t& size = shape_[shape_.size() - other.size() + i];
+      if (size != 1 && other[i] != 1 && size != other[i])
+        reject("positions of shapes " + text(shape_) + " and " + text(other) + " do not broadcast");
       if (other[i] != 1) size = other[i];
     }
   }
@@ -313,6 +345,9 @@ class Subscript {
 ACLNN(aclnnIndex, const aclTensor* self, const aclTensorList* indices, const aclTensor* out) {
   return PLAN([a = view(self), list = views(indices), o = view(out)] {
     const Subscript subscript(a, list);
+    if (o.count() == 0) return;  // an index without elements looks like one that is absent
+    if (o.shape != subscript.result_shape())
+      reject("a result of shape " + text(o.shape) + " where " + text(subscript.result_shape()) + " are selected");
     each_index(o.shape, [&](const Dims& at) { memcpy(o.at(at), subscript.address(at), a.item()); });
   });
 }
@@ -363,7 +398,7 @@ ACLNN(aclnnNonzeroV2, const aclTensor* self, const aclTensor* out) {
     });
     const int64_t count = static_cast<int64_t>(found.size());  // rows are dimensions, packed for that count
     for (int d = 0; d < a.dims(); ++d)
-      for (int64_t k = 0; k < count; ++k) write<int64_t>(o.dtype, o.data + (d * count + k) * o.item(), found[k][d]);
+      for (int64_t k = 0; k < count; ++k) write<int64_t>(o.dtype, o.flat().at({d * count + k}), found[k][d]);
     resize(out, {a.dims(), count});
   });
 }
@@ -375,10 +410,10 @@ ACLNN(aclnnMaskedSelect, const aclTensor* self, const aclTensor* mask, const acl
       int64_t& size = shape[shape.size() - other.size() + i];
       size = size == 1 ? other[i] : size;
     }
-    const View from = a.expand(shape), keep = m.expand(shape);
+    const View from = a.expand(shape), keep = m.expand(shape), to = o.flat();
     int64_t found = 0;
     each_index(shape, [&](const Dims& at) {
-      if (*keep.at(at)) memcpy(o.data + found++ * o.item(), from.at(at), o.item());
+      if (*keep.at(at)) memcpy(to.at({found++}), from.at(at), o.item());
     });
     resize(out, {found});
   });
@@ -427,8 +462,8 @@ ACLNN(aclnnInplaceScatterUpdate, const aclTensor* data, const aclTensor* indices
 ACLNN(aclnnBincount, const aclTensor* self, const aclTensor* weights, int64_t, const aclTensor* out) {
   return PLAN([a = view(self), w = view(weights), o = view(out)] {
     const auto bins = dense<int64_t>(a);
-    const auto amount = w.defined() ? dense<double>(w) : std::vector<double>(bins.size(), 1);
-    std::vector<double> total(o.count());
+    const auto amount = w.defined() ? dense<double>(w) : Values<double>(bins.size(), 1);
+    Values<double> total(o.count());
     for (size_t i = 0; i < bins.size(); ++i) total[wrap(bins[i], o.shape[0])] += amount[i];
     assign(o, total);
   });

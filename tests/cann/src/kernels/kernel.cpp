@@ -1,6 +1,7 @@
 #include "kernel.h"
 
 #include <set>
+#include <utility>
 
 namespace emu {
 namespace {
@@ -19,6 +20,7 @@ std::string operator_name(const char* function) {
 
 View view(const aclTensor* tensor) {
   if (!tensor) return {};
+  if (!tensor->fault.empty()) unsupported = tensor->fault;
   if (!is_supported(tensor->dtype)) unsupported = "dtype " + std::to_string(tensor->dtype) + " is not emulated";
   return *tensor;
 }
@@ -59,14 +61,18 @@ const std::set<std::string> kUncompared = {
     "aclnnNorm", "aclnnNormalFloatFloat", "aclnnRepeatInterleave", "aclnnScatterPaKvCache", "aclnnSplitWithSize",
 };
 
-int plan(const char* function, uint64_t* workspace, aclOpExecutor** executor, Work work) {
-  if (!unsupported.empty()) {
-    const std::string why = std::move(unsupported);
-    unsupported.clear();
-    return refuse(function, why);
-  }
+int plan(const char* function, uint64_t* workspace, aclOpExecutor** executor, const std::function<Work()>& make) {
   if (kUncompared.count(operator_name(function))) return refuse(function, "no test compares it with PyTorch");
   if (int code = api_call(function).enter()) return code;
+  Work work;
+  try {
+    work = make();
+    if (!unsupported.empty()) return refuse(function, std::exchange(unsupported, ""));
+    rehearse(work);
+  } catch (const Failure& failure) {
+    unsupported.clear();
+    return fail(failure.code, operator_name(function) + ": " + failure.message);
+  }
   *workspace = 0;
   *executor = new aclOpExecutor{operator_name(function), std::move(work)};
   return ACL_SUCCESS;

@@ -30,7 +30,8 @@ Dims values(const aclIntArray* array);
 // Dimensions counted from the front; all of them when the array is absent or empty.
 std::vector<int> reduced_dims(const View& view, const aclIntArray* array);
 
-int plan(const char* function, uint64_t* workspace, aclOpExecutor** executor, Work work);
+// The first phase: makes the work, rehearses it (see strided.h) and keeps it for the second.
+int plan(const char* function, uint64_t* workspace, aclOpExecutor** executor, const std::function<Work()>& make);
 int execute(aclOpExecutor* executor, aclrtStream stream);
 // For arguments this emulation does not know: fails the first phase by name.
 int refuse(const char* function, const std::string& why);
@@ -44,5 +45,5 @@ int refuse(const char* function, const std::string& why);
   }                                                                                              \
   EMU_API int name##GetWorkspaceSize(__VA_ARGS__, uint64_t* workspace_, aclOpExecutor** executor_)
 
-#define PLAN(...) emu::plan(__func__, workspace_, executor_, __VA_ARGS__)
+#define PLAN(...) emu::plan(__func__, workspace_, executor_, [&]() -> emu::Work { return __VA_ARGS__; })
 #define REFUSE(why) emu::refuse(__func__, why)

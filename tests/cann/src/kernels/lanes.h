@@ -26,7 +26,7 @@ void each_lane(const View& in, const std::vector<int>& dims, F f) {
 template <class C, class F>
 void reduce(const View& out, const View& in, const std::vector<int>& dims, F f) {
   const int64_t size = extent(in, dims);
-  std::vector<C> result(out.count());
+  Values<C> result(out.count());
   each_lane<C>(in, dims, [&](const C* lane, int64_t i) { result[i] = static_cast<C>(f(lane, size)); });
   assign(out, result);
 }
@@ -37,7 +37,7 @@ void transform_lanes(const View& out, const View& in, int dim, F f) {
   const std::vector<int> dims{dim};
   const View target = out.move_last(dims);
   const int64_t from_size = in.shape[dim], to_size = out.shape[dim];
-  std::vector<C> result(out.count());
+  Values<C> result(out.count());
   each_lane<C>(in, dims, [&](const C* lane, int64_t i) { f(lane, from_size, result.data() + i * to_size, to_size); });
   assign(target, result);
 }

@@ -12,7 +12,8 @@ template <class F>
 Work elementwise_loss(const View& out, const View& input, const View& target, int64_t reduction, F f) {
   return [=] {
     if (reduction == kNone) return map_floating(out, f, input, target);
-    const auto x = dense<double>(input), y = dense<double>(target.expand(input.shape));
+    const View wanted = target.expand(input.shape);
+    const auto x = dense<double>(input), y = dense<double>(wanted);
     double total = 0;
     for (size_t i = 0; i < x.size(); ++i) total += f(x[i], y[i]);
     fill(out, reduction == kMean ? total / static_cast<double>(x.size()) : total);
@@ -67,6 +68,13 @@ namespace {
 struct Nll {
   View self, target, weight;  // self with the classes last, target without them
   int64_t ignore_index;
+  void check() const {
+    Dims rows = self.shape;
+    rows.pop_back();
+    if (rows != target.shape) reject("labels of shape " + text(target.shape) + " for " + text(rows) + " rows");
+    if (weight.defined() && weight.count() != self.shape.back())
+      reject("weights of shape " + text(weight.shape) + " for " + std::to_string(self.shape.back()) + " classes");
+  }
   // Weight of row i, 0 when it is ignored.
   double weight_of(int64_t label) const {
     if (label == ignore_index) return 0;
@@ -85,10 +93,11 @@ Nll nll(const aclTensor* self, const aclTensor* target, const aclTensor* weight,
 
 Work nll_loss(const Nll& loss, int64_t reduction, const View& out, const View& total_weight) {
   return [=] {
+    loss.check();
     const auto x = dense<double>(loss.self);
     const auto labels = dense<int64_t>(loss.target);
     const int64_t classes = loss.self.shape.back();
-    std::vector<double> each(labels.size());
+    Values<double> each(labels.size());
     double total = 0, weights = 0;
     for (size_t i = 0; i < labels.size(); ++i) {
       const double w = loss.weight_of(labels[i]);
@@ -104,11 +113,12 @@ Work nll_loss(const Nll& loss, int64_t reduction, const View& out, const View& t
 
 Work nll_loss_grad(const Nll& loss, int64_t reduction, const View& grad, const View& total_weight, const View& grad_input) {
   return [=] {
+    loss.check();
     const auto labels = dense<int64_t>(loss.target);
     const auto g = dense<double>(grad);
-    const double scale = reduction == kMean ? 1 / read<double>(total_weight.dtype, total_weight.data) : 1;
+    const double scale = reduction == kMean ? 1 / read<double>(total_weight) : 1;
     const int64_t classes = loss.self.shape.back();
-    std::vector<double> result(loss.self.count());
+    Values<double> result(loss.self.count());
     for (size_t i = 0; i < labels.size(); ++i) {
       const double w = loss.weight_of(labels[i]);
       if (w) result[i * classes + labels[i]] = -w * scale * g[reduction == kNone ? i : 0];
@@ -154,10 +164,10 @@ ACLNN(aclnnBinaryCrossEntropyWithLogits, const aclTensor* self, const aclTensor*
       const aclTensor* pos_weight, int64_t reduction, const aclTensor* out) {
   // torch_npu passes ones for absent weights, so only their values can tell; they are applied.
   return PLAN([=, x = view(self), y = view(target), w = view(weight), p = view(pos_weight), o = view(out)] {
-    const auto input = dense<double>(x), label = dense<double>(y);
-    const auto scale = w.defined() ? dense<double>(w.expand(x.shape)) : std::vector<double>(input.size(), 1);
-    const auto positive = p.defined() ? dense<double>(p.expand(x.shape)) : std::vector<double>(input.size(), 1);
-    std::vector<double> each(input.size());
+    const auto input = dense<double>(x), label = dense<double>(y.expand(x.shape));
+    const auto scale = w.defined() ? dense<double>(w.expand(x.shape)) : Values<double>(input.size(), 1);
+    const auto positive = p.defined() ? dense<double>(p.expand(x.shape)) : Values<double>(input.size(), 1);
+    Values<double> each(input.size());
     double total = 0;
     for (size_t i = 0; i < each.size(); ++i) {
       const double v = input[i], softplus = std::max(-v, 0.0) + std::log1p(std::exp(-std::fabs(v)));

@@ -26,7 +26,9 @@ void matmul(View out, View a, View b, double alpha = 1, double beta = 0, View ad
   if (column) b = b.unsqueeze(1);
   if (row) out = out.unsqueeze(column ? out.dims() : out.dims() - 1);
   if (column) out = out.unsqueeze(out.dims());
-  const int64_t m = a.shape[a.dims() - 2], k = a.shape[a.dims() - 1], n = b.shape[b.dims() - 1];
+  const int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1);
+  if (b.size(-2) != k || out.size(-2) != m || out.size(-1) != n)
+    reject("matrices of shapes " + text(a.shape) + " and " + text(b.shape) + " have no product of shape " + text(out.shape));
   const Dims batch(out.shape.begin(), out.shape.end() - 2);
   auto with_batch = [&](const View& view, int64_t rows, int64_t columns) {
     Dims shape = batch;
@@ -36,12 +38,13 @@ void matmul(View out, View a, View b, double alpha = 1, double beta = 0, View ad
   };
   compute({&out, &a, &b}, [&](auto zero) {
     using C = decltype(zero);
-    const auto left = dense<C>(with_batch(a, m, k)), right = dense<C>(with_batch(b, k, n));
-    std::vector<C> result(out.count());
+    const View all_left = with_batch(a, m, k), all_right = with_batch(b, k, n);
+    const auto left = dense<C>(all_left), right = dense<C>(all_right);
+    Values<C> result(out.count());
     for (int64_t i = 0; i < product(batch); ++i)
-      multiply_add(&left[i * m * k], &right[i * k * n], &result[i * m * n], m, k, n);
+      multiply_add(left.span(i * m * k, m * k), right.span(i * k * n, k * n), result.span(i * m * n, m * n), m, k, n);
     const C factor = static_cast<C>(alpha), keep = static_cast<C>(beta);
-    const auto extra = add ? dense<C>(addend) : std::vector<C>();  // row-major, like the result
+    const auto extra = add ? dense<C>(addend) : Values<C>();  // row-major, like the result
     for (size_t i = 0; i < result.size(); ++i) result[i] = factor * result[i] + (add ? keep * extra[i] : C(0));
     assign(out, result);
   });

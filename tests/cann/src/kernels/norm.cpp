@@ -5,21 +5,27 @@ using namespace emu;
 
 namespace {
 
-// The last `count` dimensions.
-std::vector<int> last_dims(const View& view, int count) {
-  std::vector<int> dims;
-  for (int d = view.dims() - count; d < view.dims(); ++d) dims.push_back(d);
-  return dims;
+// The elements of one row: the last dimensions of x, which must have that shape.
+int64_t row_size(const View& x, const Dims& shape) {
+  if (shape.size() > x.shape.size() || !std::equal(shape.rbegin(), shape.rend(), x.shape.rbegin()))
+    reject("a tensor of shape " + text(x.shape) + " does not end with " + text(shape));
+  return product(shape);
 }
 
 template <class C>
-std::vector<C> optional_dense(const View& view, int64_t size, C otherwise) {
-  return view.defined() ? dense<C>(view) : std::vector<C>(size, otherwise);
+Values<C> optional_dense(const View& view, int64_t size, C otherwise) {
+  return view.defined() ? dense<C>(view) : Values<C>(size, otherwise);
+}
+// Weights, biases and statistics hold one element for each of `size`.
+void check_sizes(int64_t size, std::initializer_list<const View*> parameters) {
+  for (const View* view : parameters)
+    if (view->defined() && view->count() != size)
+      reject("a parameter of shape " + text(view->shape) + " where " + std::to_string(size) + " elements are needed");
 }
 
 template <class C>
-void optional_assign(const View& view, const std::vector<C>& values) {
-  if (view.defined() && view.data) assign(view, values);
+void optional_assign(const View& view, const Values<C>& values) {
+  if (view.data) assign(view, values);
 }
 
 struct Moments {
@@ -36,15 +42,16 @@ Moments moments(const C* x, int64_t size, double eps) {
 
 // ---- layer norm: x is rows of `size` elements
 
-void layer_norm(const View& x, int size_dims, const View& weight, const View& bias, double eps, const View& out,
+void layer_norm(const View& x, const Dims& shape, const View& weight, const View& bias, double eps, const View& out,
                 const View& mean, const View& rstd) {
+  const int64_t size = row_size(x, shape), rows = size ? x.count() / size : 0;
+  check_sizes(size, {&weight, &bias});
   compute_floating({&x}, [&](auto zero) {
     using C = decltype(zero);
-    const int64_t size = extent(x, last_dims(x, size_dims)), rows = size ? x.count() / size : 0;
     const auto input = dense<C>(x), w = optional_dense<C>(weight, size, 1), b = optional_dense<C>(bias, size, 0);
-    std::vector<C> result(input.size()), means(rows), rstds(rows);
+    Values<C> result(input.size()), means(rows), rstds(rows);
     for (int64_t r = 0; r < rows; ++r) {
-      const Moments m = moments(&input[r * size], size, eps);
+      const Moments m = moments(input.span(r * size, size), size, eps);
       means[r] = static_cast<C>(m.mean);
       rstds[r] = static_cast<C>(m.rstd);
       for (int64_t i = 0; i < size; ++i)
@@ -56,15 +63,18 @@ void layer_norm(const View& x, int size_dims, const View& weight, const View& bi
   });
 }
 
-void layer_norm_grad(const View& grad, const View& x, int size_dims, const View& mean, const View& rstd,
+void layer_norm_grad(const View& grad, const View& x, const Dims& shape, const View& mean, const View& rstd,
                      const View& weight, const View& grad_x, const View& grad_weight, const View& grad_bias) {
+  const int64_t size = row_size(x, shape), rows = size ? x.count() / size : 0;
+  check_sizes(size, {&weight});
+  check_sizes(rows, {&mean, &rstd});
+  check_sizes(x.count(), {&grad});
   compute_floating({&x}, [&](auto zero) {
     using C = decltype(zero);
-    const int64_t size = extent(x, last_dims(x, size_dims)), rows = size ? x.count() / size : 0;
     const auto g = dense<C>(grad), input = dense<C>(x), w = optional_dense<C>(weight, size, 1);
     const auto means = dense<C>(mean), rstds = dense<C>(rstd);
-    std::vector<C> gx(input.size());
-    std::vector<double> gw(size), gb(size);
+    Values<C> gx(input.size());
+    Values<double> gw(size), gb(size);
     for (int64_t r = 0; r < rows; ++r) {
       double sum_g = 0, sum_gx = 0;
       for (int64_t i = 0; i < size; ++i) {
@@ -88,11 +98,11 @@ void layer_norm_grad(const View& grad, const View& x, int size_dims, const View&
 // ---- rms norm
 
 void rms_norm(const View& x, const View& gamma, double eps, const View& out, const View& rstd) {
+  const int64_t size = row_size(x, gamma.shape), rows = size ? x.count() / size : 0;
   compute_floating({&x}, [&](auto zero) {
     using C = decltype(zero);
     const auto input = dense<C>(x), w = dense<C>(gamma);
-    const int64_t size = static_cast<int64_t>(w.size()), rows = x.count() / size;
-    std::vector<C> result(input.size()), rstds(rows);
+    Values<C> result(input.size()), rstds(rows);
     for (int64_t r = 0; r < rows; ++r) {
       double squares = 0;
       for (int64_t i = 0; i < size; ++i) squares += static_cast<double>(input[r * size + i]) * input[r * size + i];
@@ -116,18 +126,19 @@ std::vector<int> all_but_channel(const View& x) {
 
 // Assigns values given channel by channel, as each_lane visits them.
 template <class C>
-void assign_channels(const View& out, const std::vector<C>& values) {
+void assign_channels(const View& out, const Values<C>& values) {
   assign(out.move_last(all_but_channel(out)), values);
 }
 
 void batch_norm(const View& x, const View& weight, const View& bias, const View& running_mean, const View& running_var,
                 bool training, double momentum, double eps, const View& out, const View& save_mean, const View& save_rstd) {
+  const int64_t channels = x.size(1), size = channels ? x.count() / channels : 0;
+  check_sizes(channels, {&weight, &bias, &running_mean, &running_var});
   compute_floating({&x, &out}, [&](auto zero) {
     using C = decltype(zero);
-    const int64_t channels = x.shape[1], size = channels ? x.count() / channels : 0;
     const auto w = optional_dense<C>(weight, channels, 1), b = optional_dense<C>(bias, channels, 0);
     auto mean = optional_dense<C>(running_mean, channels, 0), var = optional_dense<C>(running_var, channels, 1);
-    std::vector<C> result(x.count()), means(channels), rstds(channels);
+    Values<C> result(x.count()), means(channels), rstds(channels);
     each_lane<C>(x, all_but_channel(x), [&](const C* lane, int64_t c) {
       Moments m{mean[c], 1 / std::sqrt(var[c] + eps)};
       if (training) {
@@ -152,13 +163,15 @@ void batch_norm(const View& x, const View& weight, const View& bias, const View&
 void batch_norm_grad(const View& grad, const View& x, const View& weight, const View& running_mean, const View& running_var,
                      const View& save_mean, const View& save_rstd, bool training, double eps, const View& grad_x,
                      const View& grad_weight, const View& grad_bias) {
+  const int64_t channels = x.size(1), size = channels ? x.count() / channels : 0;
+  check_sizes(channels, {&weight, &running_mean, &running_var, &save_mean, &save_rstd});
+  check_sizes(x.count(), {&grad});
   compute_floating({&x, &grad}, [&](auto zero) {
     using C = decltype(zero);
-    const int64_t channels = x.shape[1], size = channels ? x.count() / channels : 0;
     const auto w = optional_dense<C>(weight, channels, 1);
     const auto g = dense<C>(grad.move_last(all_but_channel(grad)));
     const auto mean = dense<C>(training ? save_mean : running_mean), spread = dense<C>(training ? save_rstd : running_var);
-    std::vector<C> gx(x.count()), gw(channels), gb(channels);
+    Values<C> gx(x.count()), gw(channels), gb(channels);
     each_lane<C>(x, all_but_channel(x), [&](const C* lane, int64_t c) {
       const double rstd = training ? spread[c] : 1 / std::sqrt(spread[c] + eps);
       double sum_g = 0, sum_gx = 0;
@@ -174,7 +187,7 @@ void batch_norm_grad(const View& grad, const View& x, const View& weight, const 
         gx[c * size + i] = static_cast<C>(centred * rstd * w[c]);
       }
     });
-    if (grad_x.defined() && grad_x.data) assign_channels(grad_x, gx);
+    if (grad_x.data) assign_channels(grad_x, gx);
     optional_assign(grad_weight, gw);
     optional_assign(grad_bias, gb);
   });
@@ -186,7 +199,7 @@ void batch_norm_grad(const View& grad, const View& x, const View& weight, const 
   ACLNN(name, const aclTensor* self, const aclIntArray* shape, const aclTensor* weight, const aclTensor* bias,       \
         double eps, const aclTensor* out, const aclTensor* mean, const aclTensor* rstd) {                            \
     return PLAN([=, x = view(self), w = view(weight), b = view(bias), o = view(out), m = view(mean), r = view(rstd), \
-                 dims = static_cast<int>(values(shape).size())] { layer_norm(x, dims, w, b, eps, o, m, r); });       \
+                 last = values(shape)] { layer_norm(x, last, w, b, eps, o, m, r); });                                \
   }
 LAYER_NORM(aclnnLayerNorm)
 LAYER_NORM(aclnnFastLayerNorm)
@@ -194,9 +207,9 @@ LAYER_NORM(aclnnFastLayerNorm)
 ACLNN(aclnnLayerNormBackward, const aclTensor* grad, const aclTensor* self, const aclIntArray* shape, const aclTensor* mean,
       const aclTensor* rstd, const aclTensor* weight, const aclTensor*, const aclBoolArray*, const aclTensor* grad_x,
       const aclTensor* grad_weight, const aclTensor* grad_bias) {
-  return PLAN([g = view(grad), x = view(self), dims = static_cast<int>(values(shape).size()), m = view(mean), r = view(rstd),
+  return PLAN([g = view(grad), x = view(self), last = values(shape), m = view(mean), r = view(rstd),
                w = view(weight), gx = view(grad_x), gw = view(grad_weight), gb = view(grad_bias)] {
-    layer_norm_grad(g, x, dims, m, r, w, gx, gw, gb);
+    layer_norm_grad(g, x, last, m, r, w, gx, gw, gb);
   });
 }
 
@@ -214,12 +227,14 @@ ACLNN(aclnnAddRmsNorm, const aclTensor* self, const aclTensor* other, const aclT
 ACLNN(aclnnRmsNormGrad, const aclTensor* grad, const aclTensor* self, const aclTensor* rstd, const aclTensor* gamma,
       const aclTensor* grad_x, const aclTensor* grad_gamma) {
   return PLAN([g = view(grad), x = view(self), r = view(rstd), w = view(gamma), gx = view(grad_x), gw = view(grad_gamma)] {
+    const int64_t size = row_size(x, w.shape), rows = size ? x.count() / size : 0;
+    check_sizes(x.count(), {&g});
+    check_sizes(rows, {&r});
     compute_floating({&x}, [&](auto zero) {
       using C = decltype(zero);
       const auto grads = dense<C>(g), input = dense<C>(x), scale = dense<C>(r), weight = dense<C>(w);
-      const int64_t size = static_cast<int64_t>(weight.size()), rows = x.count() / size;
-      std::vector<C> dx(input.size());
-      std::vector<double> dw(size);
+      Values<C> dx(input.size());
+      Values<double> dw(size);
       for (int64_t row = 0; row < rows; ++row) {
         double total = 0;
         for (int64_t i = 0; i < size; ++i) {
@@ -255,26 +270,92 @@ ACLNN(aclnnBatchNormBackward, const aclTensor* grad, const aclTensor* self, cons
     batch_norm_grad(g, x, w, rm, rv, sm, sr, training, eps, gx, gw, gb);
   });
 }
+
+// ---- group norm: rows of x are the channels of one group of one sample
+
+namespace {
+struct Groups {
+  int64_t n, channels, image, groups;
+  int64_t rows() const { return n * groups; }
+  int64_t size() const { return channels / groups * image; }
+  int64_t channel(int64_t row, int64_t i) const { return row % groups * (channels / groups) + i / image; }
+  void check(const View& x, std::initializer_list<const View*> parameters) const {
+    if (groups < 1 || channels % groups || x.count() != n * channels * image)
+      reject("a tensor of shape " + text(x.shape) + " is not " + std::to_string(n) + " times " + std::to_string(channels) +
+             " channels in " + std::to_string(groups) + " groups");
+    check_sizes(channels, parameters);
+  }
+};
+
+void group_norm(const Groups& g, const View& x, const View& weight, const View& bias, double eps, const View& out,
+                const View& mean, const View& rstd) {
+  g.check(x, {&weight, &bias});
+  compute_floating({&x}, [&](auto zero) {
+    using C = decltype(zero);
+    const auto input = dense<C>(x), gamma = optional_dense<C>(weight, g.channels, 1), beta = optional_dense<C>(bias, g.channels, 0);
+    const int64_t size = g.size();
+    Values<C> result(input.size()), means(g.rows()), rstds(g.rows());
+    for (int64_t row = 0; row < g.rows(); ++row) {
+      const Moments moment = moments(input.span(row * size, size), size, eps);
+      means[row] = static_cast<C>(moment.mean);
+      rstds[row] = static_cast<C>(moment.rstd);
+      for (int64_t i = 0; i < size; ++i) {
+        const int64_t at = row * size + i, channel = g.channel(row, i);
+        result[at] = static_cast<C>((input[at] - moment.mean) * moment.rstd * gamma[channel] + beta[channel]);
+      }
+    }
+    assign(out, result);
+    optional_assign(mean, means);
+    optional_assign(rstd, rstds);
+  });
+}
+
+void group_norm_grad(const Groups& g, const View& grad, const View& x, const View& mean, const View& rstd, const View& weight,
+                     const View& grad_x, const View& grad_weight, const View& grad_bias) {
+  g.check(x, {&weight});
+  check_sizes(x.count(), {&grad});
+  check_sizes(g.rows(), {&mean, &rstd});
+  compute_floating({&x}, [&](auto zero) {
+    using C = decltype(zero);
+    const auto grads = dense<C>(grad), input = dense<C>(x), gamma = optional_dense<C>(weight, g.channels, 1);
+    const auto means = dense<C>(mean), rstds = dense<C>(rstd);
+    const int64_t size = g.size();
+    Values<C> gx(input.size());
+    Values<double> gw(g.channels), gb(g.channels);
+    for (int64_t row = 0; row < g.rows(); ++row) {
+      auto hat = [&](int64_t at) { return (input[at] - static_cast<double>(means[row])) * rstds[row]; };
+      double sum_g = 0, sum_gx = 0;
+      for (int64_t i = 0; i < size; ++i) {
+        const int64_t at = row * size + i, channel = g.channel(row, i);
+        const double given = grads[at], weighted = given * gamma[channel];
+        gw[channel] += given * hat(at);
+        gb[channel] += given;
+        sum_g += weighted;
+        sum_gx += weighted * hat(at);
+      }
+      for (int64_t i = 0; i < size; ++i) {
+        const int64_t at = row * size + i;
+        const double weighted = static_cast<double>(grads[at]) * gamma[g.channel(row, i)];
+        gx[at] = static_cast<C>(rstds[row] * (weighted - (sum_g + hat(at) * sum_gx) / size));
+      }
+    }
+    optional_assign(grad_x, gx);
+    optional_assign(grad_weight, gw);
+    optional_assign(grad_bias, gb);
+  });
+}
+}  // namespace
 ACLNN(aclnnGroupNorm, const aclTensor* self, const aclTensor* weight, const aclTensor* bias, int64_t n, int64_t c, int64_t hw,
       int64_t groups, double eps, const aclTensor* out, const aclTensor* mean, const aclTensor* rstd) {
   return PLAN([=, x = view(self), w = view(weight), b = view(bias), o = view(out), m = view(mean), r = view(rstd)] {
-    compute_floating({&x}, [&](auto zero) {
-      using C = decltype(zero);
-      const auto input = dense<C>(x), gamma = optional_dense<C>(w, c, 1), beta = optional_dense<C>(b, c, 0);
-      const int64_t size = c / groups * hw;
-      std::vector<C> result(input.size()), means(n * groups), rstds(n * groups);
-      for (int64_t row = 0; row < n * groups; ++row) {
-        const Moments moment = moments(&input[row * size], size, eps);
-        means[row] = static_cast<C>(moment.mean);
-        rstds[row] = static_cast<C>(moment.rstd);
-        for (int64_t i = 0; i < size; ++i) {
-          const int64_t channel = row % groups * (c / groups) + i / hw;
-          result[row * size + i] = static_cast<C>((input[row * size + i] - moment.mean) * moment.rstd * gamma[channel] + beta[channel]);
-        }
-      }
-      assign(o, result);
-      optional_assign(m, means);
-      optional_assign(r, rstds);
-    });
+    group_norm({n, c, hw, groups}, x, w, b, eps, o, m, r);
+  });
+}
+ACLNN(aclnnGroupNormBackward, const aclTensor* grad, const aclTensor* self, const aclTensor* mean, const aclTensor* rstd,
+      const aclTensor* weight, int64_t n, int64_t c, int64_t hw, int64_t groups, const aclBoolArray*, const aclTensor* grad_x,
+      const aclTensor* grad_weight, const aclTensor* grad_bias) {
+  return PLAN([=, g = view(grad), x = view(self), m = view(mean), r = view(rstd), w = view(weight), gx = view(grad_x),
+               gw = view(grad_weight), gb = view(grad_bias)] {
+    group_norm_grad({n, c, hw, groups}, g, x, m, r, w, gx, gw, gb);
   });
 }

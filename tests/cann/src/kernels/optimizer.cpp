@@ -7,7 +7,7 @@ namespace {
 
 // A factor given as a scalar, as a tensor of one element, or as one number a tensor.
 struct Factor {
-  std::vector<double> numbers;
+  Values<double> numbers;
   View tensor;
   static Factor of(const aclScalar* scalar) { return {{scalar->number()}, {}}; }
   static Factor of(const aclTensor* tensor) { return {{}, view(tensor)}; }
@@ -18,21 +18,34 @@ struct Factor {
   }
   // Of the i-th tensor of the list; read when the work runs.
   double at(size_t i) const {
-    if (!tensor.defined()) return numbers[numbers.size() == 1 ? 0 : i];
-    return read<double>(tensor.dtype, tensor.data + (tensor.count() > 1 ? i * tensor.item() : 0));
+    if (!tensor.defined()) return numbers[numbers.size() == 1 ? 0 : static_cast<int64_t>(i)];
+    return tensor.count() == 1 ? read<double>(tensor) : read<double>(tensor.dtype, tensor.at({static_cast<int64_t>(i)}));
   }
 };
+
+// The length of lists that belong together: as many tensors in each, and of the same shapes.
+size_t length(std::initializer_list<const std::vector<View>*> lists) {
+  const std::vector<View>& first = **lists.begin();
+  for (const auto* list : lists) {
+    if (list->size() != first.size())
+      reject("lists of " + std::to_string(first.size()) + " and of " + std::to_string(list->size()) + " tensors");
+    for (size_t i = 0; i < first.size(); ++i)
+      if ((*list)[i].shape != first[i].shape)
+        reject("tensors " + std::to_string(i) + " of two lists have the shapes " + text(first[i].shape) + " and " + text((*list)[i].shape));
+  }
+  return first.size();
+}
 
 template <class F>
 Work each_unary(const aclTensorList* out, const aclTensorList* in, F f) {
   return [o = views(out), a = views(in), f] {
-    for (size_t i = 0; i < a.size(); ++i) map(o[i], f, a[i]);
+    for (size_t i = 0, count = length({&o, &a}); i < count; ++i) map(o[i], f, a[i]);
   };
 }
 template <class F>
 Work each_factor(const aclTensorList* out, const aclTensorList* in, const Factor& factor, F f) {
   return [o = views(out), a = views(in), factor, f] {
-    for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t i = 0, count = length({&o, &a}); i < count; ++i) {
       const double number = factor.at(i);
       map(o[i], [&](auto x) { return f(x, static_cast<decltype(x)>(number)); }, a[i]);
     }
@@ -41,7 +54,7 @@ Work each_factor(const aclTensorList* out, const aclTensorList* in, const Factor
 template <class F>
 Work each_pair(const aclTensorList* out, const aclTensorList* first, const aclTensorList* second, const Factor& factor, F f) {
   return [o = views(out), a = views(first), b = views(second), factor, f] {
-    for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t i = 0, count = length({&o, &a, &b}); i < count; ++i) {
       const double number = factor.at(i);
       map(o[i], [&](auto x, auto y) { return f(x, y, static_cast<decltype(x)>(number)); }, a[i], b[i]);
     }
@@ -51,7 +64,7 @@ template <class F>
 Work each_triple(const aclTensorList* out, const aclTensorList* first, const aclTensorList* second, const aclTensorList* third,
                  const Factor& factor, F f) {
   return [o = views(out), a = views(first), b = views(second), c = views(third), factor, f] {
-    for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t i = 0, count = length({&o, &a, &b, &c}); i < count; ++i) {
       const double number = factor.at(i);
       map(o[i], [&](auto x, auto y, auto z) { return f(x, y, z, static_cast<decltype(x)>(number)); }, a[i], b[i], c[i]);
     }
@@ -77,6 +90,23 @@ FOREACH_UNARY(Sigmoid, 1 / (1 + std::exp(-x)))
 FOREACH_UNARY(Tanh, std::tanh(x))
 FOREACH_UNARY(Sign, (x > 0) - (x < 0))
 
+namespace {
+enum RoundMode { kRound = 1, kFloor = 2, kCeil = 3, kTrunc = 5, kFrac = 7 };
+double round_off(double x, int64_t mode) {
+  switch (mode) {
+    case kRound: return std::nearbyint(x);
+    case kFloor: return std::floor(x);
+    case kCeil: return std::ceil(x);
+    case kTrunc: return std::trunc(x);
+    case kFrac: return x - std::trunc(x);
+    default: reject("round mode " + std::to_string(mode) + " is not emulated");
+  }
+}
+}  // namespace
+ACLNN(aclnnForeachRoundOffNumberV2, const aclTensorList* self, const aclScalar* mode, const aclTensorList* out) {
+  return PLAN(each_unary(out, self, [m = mode->integer()](auto x) { return static_cast<decltype(x)>(round_off(x, m)); }));
+}
+
 ACLNN(aclnnForeachZeroInplace, const aclTensorList* self) {
   return PLAN([a = views(self)] {
     for (const View& view : a) fill(view, 0);
@@ -84,7 +114,7 @@ ACLNN(aclnnForeachZeroInplace, const aclTensorList* self) {
 }
 ACLNN(aclnnForeachCopy, const aclTensorList* source, const aclTensorList* target) {
   return PLAN([from = views(source), to = views(target)] {
-    for (size_t i = 0; i < from.size(); ++i) copy(to[i], from[i]);
+    for (size_t i = 0, count = length({&to, &from}); i < count; ++i) copy(to[i], from[i]);
   });
 }
 ACLNN(aclnnForeachNorm, const aclTensorList* self, const aclScalar* order, const aclTensorList* out) {
@@ -176,10 +206,10 @@ FOREACH_TRIPLE(Addcdiv, x + k * y / z)
 
 ACLNN(aclnnForeachNonFiniteCheckAndUnscale, const aclTensorList* grads, const aclTensor* found, const aclTensor* scale) {
   return PLAN([g = views(grads), f = view(found), s = view(scale)] {
-    const double factor = read<double>(s.dtype, s.data);
+    const double factor = read<double>(s);
     for (const View& grad : g)
       map_floating(grad, [&](auto x) {
-        if (!std::isfinite(x)) write<double>(f.dtype, f.data, 1);
+        if (!std::isfinite(x)) write<double>(f, 1);
         return static_cast<decltype(x)>(x * factor);
       }, grad);
   });
@@ -192,7 +222,7 @@ ACLNN(aclnnApplyAdamWV2, const aclTensor* parameter, const aclTensor* mean, cons
       const aclTensor* grad, const aclTensor* step, float lr, float beta1, float beta2, float decay, float eps, bool amsgrad,
       bool maximize) {
   return PLAN([=, p = view(parameter), m = view(mean), v = view(square), top = view(max_square), g = view(grad), t = view(step)] {
-    const double taken = read<double>(t.dtype, t.data) + 1;
+    const double taken = read<double>(t) + 1;
     const double correction1 = 1 - std::pow(beta1, taken), correction2 = 1 - std::pow(beta2, taken);
     const double sign = maximize ? -1 : 1;
     map_floating(m, [=](auto x, auto y) { return x + (1 - beta1) * (sign * y - x); }, m, g);
@@ -208,7 +238,7 @@ ACLNN(aclnnFusedSgd, const aclTensorList* parameters, const aclTensorList* grads
       const aclTensor* grad_scale, float decay, float momentum, float lr, float dampening, bool nesterov, bool maximize,
       bool first_step) {
   return PLAN([=, p = views(parameters), g = views(grads), b = views(buffers), scale = view(grad_scale)] {
-    const double unscale = scale.defined() ? 1 / read<double>(scale.dtype, scale.data) : 1;
+    const double unscale = scale.defined() ? 1 / read<double>(scale) : 1;
     for (size_t i = 0; i < p.size(); ++i) {
       auto gradient = [=](auto x, auto y) { return (maximize ? -1 : 1) * y * unscale + decay * x; };
       if (b.empty()) {

@@ -23,8 +23,8 @@ struct Source {
   auto start() const {
     uint64_t s = seed, o = offset, k = 0;
     if (seed_tensor.defined()) {
-      s += static_cast<uint64_t>(read<int64_t>(seed_tensor.dtype, seed_tensor.data));
-      o += static_cast<uint64_t>(read<int64_t>(offset_tensor.dtype, offset_tensor.data));
+      s += static_cast<uint64_t>(read<int64_t>(seed_tensor));
+      o += static_cast<uint64_t>(read<int64_t>(offset_tensor));
     }
     return [=]() mutable { return uniform(s, o, k++); };
   }
@@ -149,10 +149,12 @@ ACLNN(aclnnMultinomialTensor, const aclTensor* self, int64_t count, bool replace
 namespace {
 Work keep_mask(int64_t count, double p, const View& mask, const Source& source) {
   return [=] {
+    const View bits = mask.flat();
     auto next = source.start();
-    fill(mask, 0);
+    Values<int64_t> bytes(bits.count());
     for (int64_t i = 0; i < count; ++i)
-      if (next() >= p) mask.data[i / 8] |= static_cast<char>(1 << (i % 8));
+      if (next() >= p) bytes[i / 8] |= 1 << (i % 8);
+    assign(bits, bytes);
   };
 }
 }  // namespace
@@ -169,9 +171,10 @@ ACLNN(aclnnDropoutGenMaskV2Tensor, const aclIntArray* shape, double p, const acl
 ACLNN(aclnnDropoutDoMask, const aclTensor* self, const aclTensor* mask, double p, const aclTensor* out) {
   return PLAN([=, a = view(self), m = view(mask), o = view(out)] {
     const double scale = p < 1 ? 1 / (1 - p) : 0;
+    const auto bytes = dense<int64_t>(m);
     int64_t i = 0;
     map_as<double>(o, [&](double x) {
-      const bool keep = m.data[i / 8] >> (i % 8) & 1;
+      const bool keep = bytes[i / 8] >> (i % 8) & 1;
       ++i;
       return keep ? x * scale : 0;
     }, a);

@@ -109,7 +109,7 @@ ARG(aclnnArgMin, false)
     return PLAN([=, a = at_least_1d(view(self)), o = view(out), at = view(indices)] {                                \
       compute({&a}, [&](auto zero) {                                                                                 \
         using C = decltype(zero);                                                                                    \
-        std::vector<C> result(o.count());                                                                            \
+        Values<C> result(o.count());                                                                            \
         std::vector<int64_t> position(o.count());                                                                    \
         each_lane<C>(a, {a.dim(dim)}, [&](const C* lane, int64_t i) {                                                \
           position[i] = best<largest>(lane, a.shape[a.dim(dim)]);                                                    \
@@ -138,7 +138,7 @@ ACLNN(aclnnEqual, const aclTensor* self, const aclTensor* other, const aclTensor
         const auto x = dense<decltype(zero)>(a), y = dense<decltype(zero)>(b);
         equal = x == y;
       });
-    write<int64_t>(o.dtype, o.data, equal);
+    write<int64_t>(o, equal);
   });
 }
 
@@ -252,9 +252,10 @@ Work sort(const View& in, int64_t dim, bool descending, int64_t keep, const View
   return [=] {
     const View a = at_least_1d(in), o = at_least_1d(out), positions = at_least_1d(indices);
     const int d = a.dim(dim);
+    if (keep < 0 || keep > a.shape[d]) reject(std::to_string(keep) + " of " + std::to_string(a.shape[d]) + " elements are asked for");
     compute({&a}, [&](auto zero) {
       using C = decltype(zero);
-      std::vector<C> sorted;
+      Values<C> sorted;
       std::vector<int64_t> at;
       each_lane<C>(a, {d}, [&](const C* lane, int64_t) {
         for (int64_t i : order(lane, a.shape[d], descending, keep)) {

@@ -12,15 +12,23 @@ ACLNN(aclnnCat, const aclTensorList* tensors, int64_t dim, const aclTensor* out)
     const int d = o.dim(dim);
     int64_t start = 0;
     for (const View& part : parts) {
-      if (part.dims() != o.dims()) continue;  // PyTorch skips empty 1-d tensors
-      copy(o.narrow(d, start, part.shape[d]), part);
-      start += part.shape[d];
+      if (part.dims() == 1 && part.count() == 0) continue;  // PyTorch skips empty 1-d tensors
+      Dims shape = o.shape;
+      shape[d] = part.size(d);
+      if (part.shape != shape) reject("a part of shape " + text(part.shape) + " does not fit into " + text(o.shape));
+      copy(o.narrow(d, start, shape[d]), part);
+      start += shape[d];
     }
+    if (start != o.shape[d]) reject("the parts do not fill a tensor of shape " + text(o.shape));
   });
 }
 ACLNN(aclnnStack, const aclTensorList* tensors, int64_t dim, const aclTensor* out) {
   return PLAN([=, parts = views(tensors), o = view(out)] {
-    for (size_t i = 0; i < parts.size(); ++i) copy(o.select(o.dim(dim), static_cast<int64_t>(i)), parts[i]);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const View slot = o.select(o.dim(dim), static_cast<int64_t>(i));
+      if (parts[i].shape != slot.shape) reject("a part of shape " + text(parts[i].shape) + " does not fit into " + text(o.shape));
+      copy(slot, parts[i]);
+    }
   });
 }
 ACLNN(aclnnSplitWithSize, const aclTensor* self, const aclIntArray*, int64_t dim, const aclTensorList* out) {
@@ -56,23 +64,16 @@ Work repeat_interleave(const View& in, const View& out, int dim, const View& cou
       for (int64_t k = 0; k < times[times.size() == 1 ? 0 : i]; ++k) copy(out.select(dim, to++), in.select(dim, i));
   };
 }
-// All elements as one dimension; only for contiguous tensors.
-View flat(const View& view) {
-  View result = view;
-  result.shape = {view.count()};
-  result.strides = {1};
-  return result;
-}
 }  // namespace
 ACLNN(aclnnRepeatInterleaveInt, const aclTensor* self, int64_t repeats, int64_t, const aclTensor* out) {
-  return PLAN(repeat_interleave(flat(view(self)), view(out), 0, {}, repeats));
+  return PLAN(repeat_interleave(view(self).flat(), view(out), 0, {}, repeats));
 }
 ACLNN(aclnnRepeatInterleaveIntWithDim, const aclTensor* self, int64_t repeats, int64_t dim, int64_t, const aclTensor* out) {
   const View a = view(self);
   return PLAN(repeat_interleave(a, view(out), a.dim(dim), {}, repeats));
 }
 ACLNN(aclnnRepeatInterleave, const aclTensor* self, const aclTensor* repeats, int64_t, const aclTensor* out) {
-  return PLAN(repeat_interleave(flat(view(self)), view(out), 0, view(repeats), 0));
+  return PLAN(repeat_interleave(view(self).flat(), view(out), 0, view(repeats), 0));
 }
 ACLNN(aclnnRepeatInterleaveWithDim, const aclTensor* self, const aclTensor* repeats, int64_t dim, int64_t, const aclTensor* out) {
   const View a = view(self);
@@ -87,7 +88,7 @@ ACLNN(aclnnFlip, const aclTensor* self, const aclIntArray* dims, const aclTensor
 }
 ACLNN(aclnnRoll, const aclTensor* self, const aclIntArray* shifts, const aclIntArray* dims, const aclTensor* out) {
   return PLAN([by = values(shifts), along = values(dims), a = view(self), o = view(out)] {
-    View from = along.empty() ? flat(a) : a, to = along.empty() ? flat(o) : o;
+    View from = along.empty() ? a.flat() : a, to = along.empty() ? o.flat() : o;
     each_index(from.shape, [&](const Dims& index) {
       Dims target = index;
       for (size_t i = 0; i < by.size(); ++i) {
@@ -186,7 +187,7 @@ ACLNN(aclnnOneHot, const aclTensor* self, int depth, const aclTensor* on, const 
     const View classes = a.unsqueeze(d);
     for (int64_t k = 0; k < depth; ++k) {
       const View slice = o.narrow(d, k, 1);
-      const double yes = read<double>(hot.dtype, hot.data), no = read<double>(cold.dtype, cold.data);
+      const double yes = read<double>(hot), no = read<double>(cold);
       map_as<double>(slice, [=](double c) { return c == k ? yes : no; }, classes);
     }
   });

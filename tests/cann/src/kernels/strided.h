@@ -14,11 +14,24 @@
 
 namespace emu {
 
+// CANN checks shapes when an operator is called, not when it runs. So work is rehearsed when it is planned: it runs
+// without touching data, up to the first value it needs, and what it says of shapes on the way is checked. Whatever
+// reads or writes device memory therefore goes through this header. Throws Failure.
+void rehearse(const Work& work);
+bool is_rehearsal();
+// Ends a rehearsal, if one is under way.
+void need_data();
+
 // One element, converted. Throws Failure for a dtype without arithmetic.
 template <class C>
 C read(aclDataType dtype, const char* from);
 template <class C>
 void write(aclDataType dtype, char* to, C value);
+// The only element of a tensor, or its first.
+template <class C>
+C read(const View& view) { return read<C>(view.dtype, view.first()); }
+template <class C>
+void write(const View& view, C value) { write<C>(view.dtype, view.first(), value); }
 
 // `count` elements, `stride` elements apart.
 template <class C>
@@ -99,23 +112,47 @@ void map_floating(const View& out, F f, const In&... in) {
   compute_floating({&out, &in...}, [&](auto zero) { map_as<decltype(zero)>(out, f, in...); });
 }
 
-// All elements in row-major order, and back.
+[[noreturn]] void outside(int64_t start, int64_t length, size_t size);
+
+// Elements in row-major order. What lies outside of them is a failure of the operator, not of the process.
 template <class C>
-std::vector<C> dense(const View& view) {
-  std::vector<C> values(view.count());
+class Values : public std::vector<C> {
+ public:
+  using std::vector<C>::vector;
+  C& operator[](int64_t i) { return *span(i, 1); }
+  const C& operator[](int64_t i) const { return *span(i, 1); }
+  // `length` elements from the start-th on.
+  C* span(int64_t start, int64_t length) {
+    check(start, length);
+    return this->data() + start;
+  }
+  const C* span(int64_t start, int64_t length) const {
+    check(start, length);
+    return this->data() + start;
+  }
+
+ private:
+  void check(int64_t start, int64_t length) const {
+    if (start < 0 || start + length > static_cast<int64_t>(this->size())) outside(start, length, this->size());
+  }
+};
+template <class C>
+Values<C> dense(const View& view) {
+  need_data();
+  Values<C> values(view.count());
   C* to = values.data();
   for (Rows rows(view.shape, &view, 1); !rows.done(); rows.next(), to += rows.length())
     read_row<C>(view.dtype, rows.data(0), rows.stride(0), rows.length(), to);
   return values;
 }
 template <class C>
-void assign(const View& view, const C* from) {
+void assign(const View& view, const std::vector<C>& values) {
+  need_data();
+  if (static_cast<int64_t>(values.size()) != view.count())
+    reject(std::to_string(values.size()) + " results do not fill a tensor of shape " + text(view.shape));
+  const C* from = values.data();
   for (Rows rows(view.shape, &view, 1); !rows.done(); rows.next(), from += rows.length())
     write_row<C>(view.dtype, rows.data(0), rows.stride(0), rows.length(), from);
-}
-template <class C>
-void assign(const View& view, const std::vector<C>& from) {
-  assign(view, from.data());
 }
 
 // Converts and copies; the source is broadcast. Bytes are kept when the dtypes agree.
@@ -125,6 +162,7 @@ void fill(const View& to, double value);
 // Calls f with every index of a shape, in row-major order.
 template <class F>
 void each_index(const Dims& shape, F f) {
+  need_data();
   if (product(shape) == 0) return;
   Dims index(shape.size(), 0);
   for (;;) {
