@@ -115,12 +115,8 @@ namespace {
 
 // ATB tensors are contiguous. Lengths may lie in host memory, which the emulator can read as well.
 emu::View view(const Tensor& tensor) {
-  emu::View result;
-  result.dtype = tensor.desc.dtype;
-  result.shape.assign(tensor.desc.shape.dims, tensor.desc.shape.dims + tensor.desc.shape.dimNum);
-  result.strides = emu::contiguous_strides(result.shape);
-  result.data = static_cast<char*>(tensor.deviceData ? tensor.deviceData : tensor.hostData);
-  return result;
+  const emu::Dims shape(tensor.desc.shape.dims, tensor.desc.shape.dims + tensor.desc.shape.dimNum);
+  return emu::View(tensor.desc.dtype, shape, tensor.deviceData ? tensor.deviceData : tensor.hostData);
 }
 
 // query [B, N, D], caches [blocks, block size, NK, D], block table [B, blocks], lengths [B].

@@ -43,6 +43,28 @@ std::string text(const Dims& shape) {
   return result + "]";
 }
 
+namespace {
+thread_local bool rehearsing = false;
+struct Rehearsed {};  // thrown where data is needed
+}  // namespace
+
+void rehearse(const Work& work) {
+  struct Scope {
+    Scope() { rehearsing = true; }
+    ~Scope() { rehearsing = false; }
+  } scope;
+  try {
+    work();
+  } catch (const Rehearsed&) {
+  }
+}
+bool is_rehearsal() { return rehearsing; }
+void need_data() {
+  if (rehearsing) throw Rehearsed{};
+}
+
+View::View(aclDataType dtype, const Dims& shape, void* memory) : View(dtype, shape, contiguous_strides(shape), memory) {}
+
 int64_t View::count() const { return product(shape); }
 
 int View::dim(int64_t index) const {
@@ -52,26 +74,28 @@ int View::dim(int64_t index) const {
 }
 
 char* View::at(const Dims& index) const {
+  need_data();
   int64_t offset = 0;
   bool inside = index.size() == shape.size();
   for (size_t i = 0; inside && i < index.size(); ++i) {
     inside = index[i] >= 0 && index[i] < shape[i];
     offset += index[i] * strides[i];
   }
-  if (!inside || !data) reject("element " + text(index) + " lies outside of a tensor of shape " + text(shape));
-  return data + offset * static_cast<int64_t>(item());
+  if (!inside || !memory_) reject("element " + text(index) + " lies outside of a tensor of shape " + text(shape));
+  return memory_ + offset * static_cast<int64_t>(item());
 }
 
 char* View::first() const {
-  if (!data || count() == 0) reject("a tensor without elements is read");
-  return data;
+  need_data();
+  if (!memory_ || count() == 0) reject("a tensor without memory is read or written");
+  return memory_;
 }
 
 View View::select(int dim, int64_t index) const {
   if (index < 0 || index >= shape[this->dim(dim)])
     reject("slice " + std::to_string(index) + " of dimension " + std::to_string(dim) + " lies outside of a tensor of shape " + text(shape));
   View view = *this;
-  view.data += index * strides[dim] * static_cast<int64_t>(item());
+  view.memory_ += index * strides[dim] * static_cast<int64_t>(item());
   view.shape.erase(view.shape.begin() + dim);
   view.strides.erase(view.strides.begin() + dim);
   return view;
@@ -84,7 +108,7 @@ View View::narrow(int dim, int64_t start, int64_t length, int64_t step) const {
            " lie outside of a tensor of shape " + text(shape));
   View view = *this;
   if (length == 0) start = 0;
-  view.data += start * strides[dim] * static_cast<int64_t>(item());
+  view.memory_ += start * strides[dim] * static_cast<int64_t>(item());
   view.shape[dim] = length;
   view.strides[dim] *= step;
   return view;
@@ -162,13 +186,10 @@ std::string storage_fault(const aclTensor& tensor, int64_t offset, const int64_t
 
 EMU_API aclTensor* aclCreateTensor(const int64_t* shape, uint64_t dims, aclDataType dtype, const int64_t* strides,
                                    int64_t offset, aclFormat, const int64_t* storage, uint64_t storage_dims, void* data) {
-  auto* tensor = new aclTensor;
-  tensor->dtype = dtype;
-  tensor->shape.assign(shape, shape + dims);
-  if (strides) tensor->strides.assign(strides, strides + dims);
-  else tensor->strides = emu::contiguous_strides(tensor->shape);
-  if (!data) return tensor;
-  tensor->data = static_cast<char*>(data) + offset * static_cast<int64_t>(emu::element_size(dtype));
+  const emu::Dims sizes(shape, shape + dims), steps = strides ? emu::Dims(strides, strides + dims) : emu::contiguous_strides(sizes);
+  if (!data) return new aclTensor(dtype, sizes, steps, nullptr);
+  char* first = static_cast<char*>(data) + offset * static_cast<int64_t>(emu::element_size(dtype));
+  auto* tensor = new aclTensor(dtype, sizes, steps, first);
   tensor->fault = storage_fault(*tensor, offset, storage, storage_dims);
   return tensor;
 }

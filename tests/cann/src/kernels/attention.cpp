@@ -92,11 +92,7 @@ void attend(const Sequence& sequence, const AttentionOptions& options) {
 View gather_pages(const View& cache, const View& table_row, int64_t length, Values<float>& storage) {
   const int64_t block_size = cache.shape[1], heads = cache.shape[2], d = cache.shape[3];
   storage.assign(heads * length * d, 0);
-  View pages;
-  pages.dtype = ACL_FLOAT;
-  pages.shape = {heads, length, d};
-  pages.strides = contiguous_strides(pages.shape);
-  pages.data = reinterpret_cast<char*>(storage.data());
+  const View pages(ACL_FLOAT, {heads, length, d}, storage.data());
   for (int64_t start = 0; start < length; start += block_size) {
     const int64_t block = read<int64_t>(table_row.dtype, table_row.at({start / block_size}));
     const int64_t count = std::min(block_size, length - start);
@@ -482,12 +478,9 @@ Work rotary(const View& x, const View& cos, const View& sin, int64_t mode, const
     auto part = [&](const View& view, int which) {
       return mode == kHalf ? view.narrow(last, which * half, half) : view.narrow(last, which, half, 2);
     };
-    Values<float> copied = dense<float>(x);  // out may be x
-    View source = x;
-    source.dtype = ACL_FLOAT;
-    source.strides = contiguous_strides(x.shape);
-    source.data = reinterpret_cast<char*>(copied.data());
     const View c = cos.expand(x.shape), s = sin.expand(x.shape);
+    Values<float> copied = dense<float>(x);  // out may be x
+    const View source(ACL_FLOAT, x.shape, copied.data());
     map_floating(part(out, 0), [](auto a, auto b, auto p, auto q) { return a * p - b * q; }, part(source, 0), part(source, 1), part(c, 0), part(s, 0));
     map_floating(part(out, 1), [](auto a, auto b, auto p, auto q) { return b * p + a * q; }, part(source, 0), part(source, 1), part(c, 1), part(s, 1));
   };

@@ -178,9 +178,9 @@ void convolve_grad(const Convolution& conv, const View& grad, const View& input,
     else
       each_product(conv.window, in, out, conv.groups, product);
     for (size_t i = 0; i < g.size(); ++i) gb[i / (out.h * out.w) % out.c] += g[i];
-    if (grad_input.data) assign(as_image(grad_input, conv.spatial), gx);
-    if (grad_weight.data) assign(grad_weight, gw);
-    if (grad_bias.data) assign(grad_bias, gb);
+    if (grad_input.has_memory()) assign(as_image(grad_input, conv.spatial), gx);
+    if (grad_weight.has_memory()) assign(grad_weight, gw);
+    if (grad_bias.has_memory()) assign(grad_bias, gb);
   });
 }
 

@@ -44,9 +44,7 @@ class Accumulator {
   explicit Accumulator(const View& target) : target_(target), wide_(target) {
     if (target.dtype != ACL_FLOAT16 && target.dtype != ACL_BF16) return;
     storage_.resize(target.count());
-    wide_.dtype = ACL_FLOAT;
-    wide_.strides = contiguous_strides(target.shape);
-    wide_.data = reinterpret_cast<char*>(storage_.data());
+    wide_ = View(ACL_FLOAT, target.shape, storage_.data());
     copy(wide_, target);
   }
   ~Accumulator() {
@@ -106,7 +104,7 @@ void check_slices(const View& source, int dim, const View& index) {
 }
 Work index_copy(const View& out, const View& self, int64_t dim, const View& index, const View& source) {
   return [=] {
-    if (out.data != self.data) copy(out, self);
+    if (!out.starts_where(self)) copy(out, self);
     const View target = at_least_1d(out), from = at_least_1d(source);
     const int d = target.dim(dim);
     check_slices(from, d, index);
@@ -117,7 +115,7 @@ Work index_copy(const View& out, const View& self, int64_t dim, const View& inde
 }
 Work index_add(const View& out, const View& self, int64_t dim, const View& index, const View& source, double alpha) {
   return [=] {
-    if (out.data != self.data) copy(out, self);
+    if (!out.starts_where(self)) copy(out, self);
     const View from = at_least_1d(source);
     const int d = at_least_1d(out).dim(dim);
     check_slices(from, d, index);
@@ -132,7 +130,7 @@ Work index_add(const View& out, const View& self, int64_t dim, const View& index
 }
 Work index_fill(const View& out, const View& self, int64_t dim, const std::function<std::vector<int64_t>()>& index, double value) {
   return [=] {
-    if (out.data != self.data) copy(out, self);
+    if (!out.starts_where(self)) copy(out, self);
     const View target = at_least_1d(out);
     const int d = target.dim(dim);
     for (int64_t p : index()) fill(target.select(d, wrap(p, target.shape[d])), value);
@@ -193,7 +191,7 @@ ACLNN(aclnnGather, const aclTensor* self, int64_t dim, const aclTensor* index, c
 namespace {
 Work scatter(const View& out, const View& self, int64_t dim, const View& index, const View& source, int reduction) {
   return [=] {
-    if (out.data != self.data) copy(out, self);
+    if (!out.starts_where(self)) copy(out, self);
     const View positions = at_least_1d(index);
     const View from = source.dims() ? source : source.expand(positions.shape);
     const int d = at_least_1d(out).dim(dim);
@@ -210,12 +208,7 @@ Work scatter(const View& out, const View& self, int64_t dim, const View& index, 
 }
 Work scatter_value(const View& out, const View& self, int64_t dim, const View& index, const aclScalar* value, int reduction) {
   aclScalar scalar = *value;
-  return [=]() mutable {
-    View source;
-    source.dtype = scalar.dtype;
-    source.data = reinterpret_cast<char*>(scalar.bytes);
-    scatter(out, self, dim, index, source, reduction)();
-  };
+  return [=]() mutable { scatter(out, self, dim, index, View(scalar.dtype, {}, scalar.bytes), reduction)(); };
 }
 }  // namespace
 ACLNN(aclnnScatter, const aclTensor* self, int64_t dim, const aclTensor* index, const aclTensor* source, int64_t reduction,
@@ -260,7 +253,7 @@ class Subscript {
       broadcast(dims_[d].shape);
     }
     for (Dim& dim : dims_)
-      if (dim.used) dim.view = make_view(dim).expand(shape_);
+      if (dim.used) dim.view = View(ACL_INT64, dim.shape, dim.positions.data()).expand(shape_);
   }
 
   // Shape of self[subscript]: positions that are not neighbours go to the front.
@@ -296,7 +289,7 @@ class Subscript {
     View view;
   };
   void add(const View& index) {
-    const bool absent = !index.defined() || !index.data || (index.dims() == 1 && index.shape[0] == 0 && index.dtype != ACL_BOOL);
+    const bool absent = !index.defined() || !index.has_memory() || (index.dims() == 1 && index.shape[0] == 0 && index.dtype != ACL_BOOL);
     if (absent) {
       dims_.push_back({});
     } else if (index.dtype == ACL_BOOL || index.dtype == ACL_UINT8) {
@@ -314,14 +307,6 @@ class Subscript {
     } else {
       dims_.push_back({true, index.shape, dense<int64_t>(index), {}});
     }
-  }
-  static View make_view(Dim& dim) {
-    View view;
-    view.dtype = ACL_INT64;
-    view.shape = dim.shape;
-    view.strides = contiguous_strides(dim.shape);
-    view.data = reinterpret_cast<char*>(dim.positions.data());
-    return view;
   }
   void broadcast(const Dims& other) {
     if (other.size() > shape_.size()) shape_.insert(shape_.begin(), other.size() - shape_.size(), 1);

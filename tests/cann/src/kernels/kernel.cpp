@@ -61,12 +61,12 @@ const std::set<std::string> kUncompared = {
     "aclnnNorm", "aclnnNormalFloatFloat", "aclnnRepeatInterleave", "aclnnScatterPaKvCache", "aclnnSplitWithSize",
 };
 
-int plan(const char* function, uint64_t* workspace, aclOpExecutor** executor, const std::function<Work()>& make) {
+int plan(const char* function, uint64_t* workspace, aclOpExecutor** executor, Work (*make)(const void*), const void* maker) {
   if (kUncompared.count(operator_name(function))) return refuse(function, "no test compares it with PyTorch");
   if (int code = api_call(function).enter()) return code;
   Work work;
   try {
-    work = make();
+    work = make(maker);
     if (!unsupported.empty()) return refuse(function, std::exchange(unsupported, ""));
     rehearse(work);
   } catch (const Failure& failure) {

@@ -30,8 +30,13 @@ Dims values(const aclIntArray* array);
 // Dimensions counted from the front; all of them when the array is absent or empty.
 std::vector<int> reduced_dims(const View& view, const aclIntArray* array);
 
-// The first phase: makes the work, rehearses it (see strided.h) and keeps it for the second.
-int plan(const char* function, uint64_t* workspace, aclOpExecutor** executor, const std::function<Work()>& make);
+// The first phase: makes the work, rehearses it (see tensor.h) and keeps it for the second.
+// `make` is called with `maker`; a std::function would be compiled anew for every operator.
+int plan(const char* function, uint64_t* workspace, aclOpExecutor** executor, Work (*make)(const void*), const void* maker);
+template <class Make>
+int plan(const char* function, uint64_t* workspace, aclOpExecutor** executor, const Make& maker) {
+  return plan(function, workspace, executor, [](const void* m) -> Work { return (*static_cast<const Make*>(m))(); }, &maker);
+}
 int execute(aclOpExecutor* executor, aclrtStream stream);
 // For arguments this emulation does not know: fails the first phase by name.
 int refuse(const char* function, const std::string& why);

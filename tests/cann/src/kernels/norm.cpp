@@ -25,7 +25,7 @@ void check_sizes(int64_t size, std::initializer_list<const View*> parameters) {
 
 template <class C>
 void optional_assign(const View& view, const Values<C>& values) {
-  if (view.data) assign(view, values);
+  if (view.has_memory()) assign(view, values);
 }
 
 struct Moments {
@@ -187,7 +187,7 @@ void batch_norm_grad(const View& grad, const View& x, const View& weight, const 
         gx[c * size + i] = static_cast<C>(centred * rstd * w[c]);
       }
     });
-    if (grad_x.data) assign_channels(grad_x, gx);
+    if (grad_x.has_memory()) assign_channels(grad_x, gx);
     optional_assign(grad_weight, gw);
     optional_assign(grad_bias, gb);
   });

@@ -92,26 +92,6 @@ bool is_supported(aclDataType dtype) {
   }
 }
 
-namespace {
-thread_local bool rehearsing = false;
-struct Rehearsed {};  // thrown where data would be touched
-}  // namespace
-
-bool is_rehearsal() { return rehearsing; }
-void need_data() {
-  if (rehearsing) throw Rehearsed{};
-}
-void rehearse(const Work& work) {
-  struct Scope {
-    Scope() { rehearsing = true; }
-    ~Scope() { rehearsing = false; }
-  } scope;
-  try {
-    work();
-  } catch (const Rehearsed&) {
-  }
-}
-
 void outside(int64_t start, int64_t length, size_t size) {
   reject("an argument of " + std::to_string(size) + " elements is too small: elements from " + std::to_string(start) + " to " +
          std::to_string(start + length - 1) + " are needed");
@@ -135,7 +115,6 @@ void write_row(aclDataType dtype, char* to, int64_t stride, int64_t count, const
 
 template <class C>
 C read(aclDataType dtype, const char* from) {
-  need_data();
   C value;
   read_row<C>(dtype, from, 1, 1, &value);
   return value;
@@ -143,15 +122,13 @@ C read(aclDataType dtype, const char* from) {
 
 template <class C>
 void write(aclDataType dtype, char* to, C value) {
-  need_data();
   write_row<C>(dtype, to, 1, 1, &value);
 }
 
 Rows::Rows(const Dims& shape, const View* views, int count) : views_(count) {
   done_ = product(shape) == 0;
   for (int k = 0; k < count; ++k) {
-    if (!views[k].data && !done_) reject("a tensor without memory is read or written");
-    data_[k] = views[k].data;
+    data_[k] = done_ ? nullptr : views[k].first();
     item_[k] = static_cast<int64_t>(views[k].item());
   }
   for (size_t d = 0; d < shape.size(); ++d) {

@@ -14,14 +14,6 @@
 
 namespace emu {
 
-// CANN checks shapes when an operator is called, not when it runs. So work is rehearsed when it is planned: it runs
-// without touching data, up to the first value it needs, and what it says of shapes on the way is checked. Whatever
-// reads or writes device memory therefore goes through this header. Throws Failure.
-void rehearse(const Work& work);
-bool is_rehearsal();
-// Ends a rehearsal, if one is under way.
-void need_data();
-
 // One element, converted. Throws Failure for a dtype without arithmetic.
 template <class C>
 C read(aclDataType dtype, const char* from);
