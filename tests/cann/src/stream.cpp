@@ -266,10 +266,12 @@ void raise_to(Frontier& into, const Frontier& from) {
   for (const auto& [stream, position] : from) into[stream] = std::max(into[stream], position);
 }
 
+// A record is a place that others may wait for, not work that somebody must wait for: torch_npu's allocators record
+// events on streams that were joined before, when pinned memory that a captured copy has used is freed.
 int capture_record(Stream* stream, Event* event) {
   event->captured_in = stream->graph->id;
-  stream->seen[stream] = ++stream->captured;
   event->frontier = stream->seen;
+  event->frontier[stream] = stream->captured;
   return ACL_SUCCESS;
 }
 
