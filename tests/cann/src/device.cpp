@@ -17,8 +17,6 @@ const char* cann_version() {
   return version ? version : "8.5.0";
 }
 
-int device_count() { return static_cast<int>(emu::setting("EMU_CANN_DEVICES", 2)); }
-
 thread_local int thread_device = -1;
 std::atomic<int64_t> options[16];
 
@@ -27,6 +25,7 @@ std::atomic<int64_t> options[16];
 namespace emu {
 int current_device() { return thread_device; }
 void set_current_device(int device) { thread_device = device; }
+int device_count() { return static_cast<int>(setting("EMU_CANN_DEVICES", 2)); }
 int device_or_default() { return thread_device < 0 ? 0 : thread_device; }
 }  // namespace emu
 
@@ -58,14 +57,14 @@ EMU_API aclError aclsysGetVersionStr(char*, char* version) {
 
 EMU_API aclError aclrtGetDeviceCount(uint32_t* count) {
   EMU_ENTER();
-  *count = device_count();
+  *count = emu::device_count();
   return ACL_SUCCESS;
 }
 EMU_API aclError aclrtSetDevice(int32_t device) {
   EMU_ENTER();
-  if (device < 0 || device >= device_count())
+  if (device < 0 || device >= emu::device_count())
     return emu::fail(ACL_ERROR_RT_INVALID_DEVICEID,
-                     "aclrtSetDevice: device " + std::to_string(device) + " of " + std::to_string(device_count()));
+                     "aclrtSetDevice: device " + std::to_string(device) + " of " + std::to_string(emu::device_count()));
   thread_device = device;
   return ACL_SUCCESS;
 }
@@ -114,15 +113,13 @@ EMU_API aclError aclrtDeviceGetBareTgid(int32_t* pid) {
   return ACL_SUCCESS;
 }
 
-namespace {
-constexpr int64_t kCubeCores = 20, kVectorCores = 40, kL2Bytes = 192 << 20;
-}
+constexpr int64_t kL2Bytes = 192 << 20;
 
 EMU_API aclError aclGetDeviceCapability(uint32_t, aclDeviceInfo what, int64_t* value) {
   EMU_ENTER();
   switch (what) {
-    case ACL_DEVICE_INFO_AI_CORE_NUM: *value = kCubeCores; return ACL_SUCCESS;
-    case ACL_DEVICE_INFO_VECTOR_CORE_NUM: *value = kVectorCores; return ACL_SUCCESS;
+    case ACL_DEVICE_INFO_AI_CORE_NUM: *value = emu::kCubeCores; return ACL_SUCCESS;
+    case ACL_DEVICE_INFO_VECTOR_CORE_NUM: *value = emu::kVectorCores; return ACL_SUCCESS;
     case ACL_DEVICE_INFO_L2_SIZE: *value = kL2Bytes; return ACL_SUCCESS;
     default: return emu::fail(ACL_ERROR_INVALID_PARAM, "aclGetDeviceCapability: unknown property");
   }
@@ -131,8 +128,8 @@ EMU_API aclError aclrtGetDeviceInfo(uint32_t, aclrtDevAttr what, int64_t* value)
   EMU_ENTER();
   switch (what) {
     case ACL_DEV_ATTR_AICORE_CORE_NUM:
-    case ACL_DEV_ATTR_CUBE_CORE_NUM: *value = kCubeCores; break;
-    case ACL_DEV_ATTR_VECTOR_CORE_NUM: *value = kVectorCores; break;
+    case ACL_DEV_ATTR_CUBE_CORE_NUM: *value = emu::kCubeCores; break;
+    case ACL_DEV_ATTR_VECTOR_CORE_NUM: *value = emu::kVectorCores; break;
     default: *value = 1;  // torch_npu only asks whether a feature is there
   }
   return ACL_SUCCESS;
@@ -167,6 +164,11 @@ EMU_API aclError aclrtCtxGetSysParamOpt(aclSysParamOpt option, int64_t* value) {
 // Hints for real kernels: saturation, time-outs of AI cores, compiler options. Kernels here have none of them.
 EMU_API aclError aclrtSetDeviceSatMode(aclrtFloatOverflowMode) { return ACL_SUCCESS; }
 EMU_API aclError aclrtSetOpExecuteTimeOut(uint32_t) { return ACL_SUCCESS; }
+EMU_API aclError aclrtSetOpExecuteTimeOutV2(uint64_t microseconds, uint64_t* effective) {
+  EMU_ENTER();
+  *effective = microseconds;
+  return ACL_SUCCESS;
+}
 EMU_API aclError aclrtSetOpWaitTimeout(uint32_t) { return ACL_SUCCESS; }
 EMU_API aclError aclSetCompileopt(aclCompileOpt, const char*) { return ACL_SUCCESS; }
 EMU_API size_t aclGetCompileoptSize(aclCompileOpt) { return 1; }

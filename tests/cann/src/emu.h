@@ -67,6 +67,10 @@ long setting(const char* name, long otherwise);
 bool tracing();
 void trace(const std::string& line);
 
+// Of every device, an Ascend910B3.
+constexpr uint32_t kCubeCores = 20, kVectorCores = 40;
+int device_count();
+
 // The device this thread works on, -1 before aclrtSetDevice.
 int current_device();
 void set_current_device(int device);

@@ -2,6 +2,7 @@
 //
 // Lock order: runtime_lock() before the mutex of a stream or an event. Nobody waits while holding runtime_lock().
 #pragma once
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -24,9 +25,13 @@ using RuntimeLock = std::lock_guard<std::recursive_mutex>;
 // How far into each stream of a capture something has come: a vector clock.
 using Frontier = std::map<struct Stream*, uint64_t>;
 
+// Limits of cube and of vector cores; 0 for none.
+using CoreLimits = std::array<uint32_t, 2>;
+
 struct Stream {
   int id = 0;
   int device = 0;
+  CoreLimits core_limits{};  // guarded by the lock of cores.cpp
 
   // queue, guarded by `mutex`
   struct Job {
