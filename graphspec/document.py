@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from graphspec.errors import Diagnostic, SpecError
-from graphspec.finding import absolute
+from graphspec.files import absolute
 from graphspec.reading import characters
 from graphspec.reading.compose import TAG, compose
 from graphspec.reading.construct import Constructor, Members

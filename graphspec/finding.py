@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphspec.errors import Diagnostic, KeyPath, Severity
@@ -51,11 +49,6 @@ def in_order(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
             seen.add(place)
             kept.append(each)
     return kept
-
-
-def absolute(path: Path) -> str:
-    """The full path that was tried, as it was spelt: links stay as they are, so that a reader finds the slip."""
-    return os.path.abspath(path)  # noqa: PTH100  Path.resolve would follow links
 
 
 def dotted(path: KeyPath) -> str:

@@ -6,6 +6,7 @@ never report; names are resolved and proven by the rules. Sizes stay symbolic un
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -303,9 +304,10 @@ class Spec:
         if self.document is None:
             return Path()
         beside, factory = self.document.path.parent, self.model.factory.rpartition(":")[0]
-        if factory.endswith(".py") and not (beside / factory).exists():
+        # Not Path.exists, which raises for a name that is too long.
+        if factory.endswith(".py") and not os.path.exists(beside / factory):  # noqa: PTH110
             linked = self.document.path.resolve().parent
-            return linked if (linked / factory).exists() else beside
+            return linked if os.path.exists(linked / factory) else beside  # noqa: PTH110
         return beside
 
 

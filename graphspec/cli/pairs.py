@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from graphspec.errors import InputError, SpecError
+from graphspec.files import problem
 from graphspec.nearest import nearest
 from graphspec.reading.compose import compose
 from graphspec.reading.construct import Constructor
@@ -66,9 +68,9 @@ def size(text: str, option: str) -> int:
 
 def file(text: str, option: str) -> Path:
     """A path, relative to the working directory. Raises InputError where nothing can be read."""
-    path = Path(text).expanduser()
-    if not path.is_file():
-        raise InputError(f"{option}: there is no file {path.absolute()}")
+    path = Path(os.path.expanduser(text))  # noqa: PTH111 - Path's own raises where there is no such user
+    if (wrong := problem(path)) is not None:
+        raise InputError(f"{option}: {wrong.about(path)}")
     return path
 
 

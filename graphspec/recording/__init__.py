@@ -10,9 +10,16 @@ from __future__ import annotations
 import os
 import sys
 
+from graphspec.errors import DeviceError
+
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 if "torch" not in sys.modules:
+    try:
+        os.getcwd()  # noqa: PTH109 - torch's math library ends the process in a folder that is gone
+    except FileNotFoundError:
+        message = "the current folder was deleted, and torch cannot be loaded in it"
+        raise DeviceError(message, hint="change to a folder that exists") from None
     _before = os.environ.get(_AUTOLOAD)
     os.environ[_AUTOLOAD] = "0"
     try:

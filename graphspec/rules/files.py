@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graphspec.errors import Diagnostic, KeyPath
-from graphspec.finding import absolute, finding
+from graphspec.files import INDEX, absolute, problem, read_index
+from graphspec.finding import finding
 from graphspec.nearest import did_you_mean
 from graphspec.rules.walk import arguments
 from graphspec.spec import Make, Spec
 
-_WEIGHTS = (".safetensors", ".pt")
+_WEIGHTS = (".safetensors", ".pt", INDEX)
 _SAMPLES = (".npy", ".pt", ".safetensors")
 
 
@@ -25,10 +26,8 @@ def missing_functions(spec: Spec) -> Iterator[Diagnostic]:
         if not file.endswith(".py"):
             continue  # a package: finding it could run its code
         place = spec.folder / file
-        if not place.is_file():
-            message = f"there is no file {absolute(place)}"
-            hint = "paths are relative to the spec file"
-            yield finding(spec.document, "GS214", message, path, hint=hint)
+        if (wrong := problem(place)) is not None:
+            yield finding(spec.document, "GS214", wrong.about(place), path, hint=wrong.fix)
             continue
         if place not in names:
             names[place] = _defined(place)
@@ -86,12 +85,24 @@ def weights(spec: Spec) -> Iterator[Diagnostic]:
     if name is None or spec.document is None:
         return
     if not name.endswith(_WEIGHTS):
-        message = f"weights '{name}' are neither .safetensors nor .pt"
+        message = f"weights '{name}' are neither .safetensors, {INDEX} nor .pt"
         yield finding(spec.document, "GS215", message, path, hint="save them with safetensors.torch.save_file")
-    elif not (spec.folder / name).is_file():
-        message = f"there is no weights file {absolute(spec.folder / name)}"
-        yield finding(spec.document, "GS215", message, path, severity="warning",
-                      hint="`run` needs it; paths are relative to the spec file")  # fmt: skip
+        return
+    for file in _weights_files(spec.folder / name):
+        if (wrong := problem(file)) is not None:
+            yield finding(spec.document, "GS215", wrong.about(file), path, severity="warning",
+                          hint=f"`run` needs it; {wrong.fix}")  # fmt: skip
+            return  # the shards of one checkpoint are fetched together
+
+
+def _weights_files(path: Path) -> Iterator[Path]:
+    """The file itself, and what it is an index of."""
+    yield path
+    if path.name.endswith(INDEX):
+        try:
+            yield from dict.fromkeys(path.parent / shard for shard in read_index(path).values())
+        except (OSError, ValueError):
+            return  # `run` says what is wrong with it
 
 
 def samples(spec: Spec) -> Iterator[Diagnostic]:
@@ -103,6 +114,5 @@ def samples(spec: Spec) -> Iterator[Diagnostic]:
         if not buffer.sample.value.endswith(_SAMPLES):
             message = f"the sample file '{buffer.sample.value}' is neither .npy, .pt nor .safetensors"
             yield finding(spec.document, "GS214", message, path, hint="save it with numpy.save")
-        elif not place.is_file():
-            message = f"there is no file {absolute(place)}"
-            yield finding(spec.document, "GS214", message, path, hint="paths are relative to the spec file")
+        elif (wrong := problem(place)) is not None:
+            yield finding(spec.document, "GS214", wrong.about(place), path, hint=wrong.fix)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
-import importlib.util
-import sys
-import traceback
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from types import ModuleType
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from graphspec import spec as language
-from graphspec.errors import GraphSpecError, ModelError
+from graphspec.errors import ModelError
+from graphspec.nearest import did_you_mean
 from graphspec.plan import Plan
-from graphspec.runtime.hazards.fake import TraceEnded
+from graphspec.runtime.importing.references import beside, import_object
+from graphspec.runtime.importing.user_code import call_user_code, read_attribute, user_traceback
 from graphspec.runtime.weights import load_weights, read_weights
 
-_OURS = Path(__file__).resolve().parents[1]
-_TORCH = Path(torch.__file__).resolve().parent
-_DISPATCH = ("_ops.py", "_compile.py", "eval_frame.py")
+__all__ = [
+    "build_model",
+    "call_user_code",
+    "import_object",
+    "read_attribute",
+    "refuse_other_devices",
+    "refuse_other_modes",
+    "user_traceback",
+]
+
+_SHOWN = 8
 
 
 def build_model(plan: Plan, device: torch.device, factory: Callable[..., Any] | None = None) -> Any:
@@ -34,14 +39,9 @@ def build_model(plan: Plan, device: torch.device, factory: Callable[..., Any] | 
     dtype = _model_dtype(plan.model)
     if factory is None:
         factory = import_object(plan.model.factory, plan.folder)
-    arguments = _arguments(plan.model.args, plan.largest)
-    # The caller's random streams go on where they were.
-    with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
-        torch.manual_seed(plan.seed)
-        model = call_user_code(factory, f"the factory {plan.model.factory}", **arguments)
-    if model is None:
-        message = f"the factory {plan.model.factory} returned None"
-        raise ModelError(message, hint="return the model from the factory")
+    what = f"the factory {plan.model.factory}"
+    weights = None if plan.model.weights is None else read_weights(plan.folder / plan.model.weights)
+    model = _called(plan, factory, what, device)
     if isinstance(model, torch.nn.Module):
         _refuse_tensors(model, device, lambda where: where.type == "meta")
         if device.type == "cpu":
@@ -50,8 +50,8 @@ def build_model(plan: Plan, device: torch.device, factory: Callable[..., Any] | 
             model.to(device=device, dtype=dtype)  # a device that fails, or has too little memory, says so itself
         mode = plan.model.mode
         call_user_code(model.train, f"setting what {plan.model.factory} returned to {mode}", mode == "train")
-    if plan.model.weights is not None:
-        load_weights(model, read_weights(plan.folder / plan.model.weights))
+    if weights is not None:
+        load_weights(model, weights)
     return model
 
 
@@ -60,17 +60,94 @@ def refuse_other_devices(model: Any, device: torch.device) -> None:
     _refuse_tensors(model, device, lambda where: not _same_device(where, device))
 
 
+def refuse_other_modes(model: Any, plan: Plan) -> None:
+    """A model that was given keeps its modes, which must be the plan's. Raises ModelError naming modules that differ.
+
+    Regions with a mode of their own set it around their calls; with nothing but such regions any mode will do.
+    """
+    if not isinstance(model, torch.nn.Module) or all(each.declared.mode is not None for each in plan.regions.values()):
+        return
+    training = plan.model.mode == "train"
+    others = [f"model.{name}" if name else "model" for name, each in model.named_modules() if each.training != training]
+    if others:
+        has, wanted = ("eval", "train") if training else ("train", "eval")
+        message = f"the model given is in {has} mode, and the spec says `mode: {wanted}`: {_listed(others)}"
+        raise ModelError(message, hint=f"call model.{wanted}() before, or write `mode: {has}` under `model`")
+
+
+def _called(plan: Plan, factory: Callable[..., Any], what: str, device: torch.device) -> Any:
+    """What the factory returns. The caller's random streams go on where they were."""
+    arguments = _arguments(plan.model.args, plan.largest, device)
+    with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
+        torch.manual_seed(plan.seed)
+        with beside(plan.model.factory, plan.folder), _without_meta_default(what):
+            try:
+                model = call_user_code(factory, what, **arguments)
+            except ModelError as error:
+                raise _unknown_arguments(factory, what, arguments, error.__cause__) or error from error.__cause__
+    if model is None:
+        raise ModelError(f"{what} returned None", hint="return the model from the factory")
+    return model
+
+
+def _unknown_arguments(
+    factory: Callable[..., Any], what: str, arguments: Mapping[str, Any], error: BaseException | None
+) -> ModelError | None:
+    """The refusal of a call that never began, since its arguments are not those the factory takes."""
+    if not isinstance(error, TypeError) or error.__traceback__ is None or error.__traceback__.tb_next is not None:
+        return None
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (ValueError, TypeError):
+        return None
+    named = [each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    takes = [each.name for each in named]
+    needed = [each.name for each in named if each.default is each.empty and each.name not in arguments]
+    unknown = [name for name in arguments if name not in takes]
+    has = f"it takes {', '.join(takes)}" if takes else "it takes none"
+    if unknown and not any(each.kind is each.VAR_KEYWORD for each in parameters):
+        hint = did_you_mean(unknown[0], [name for name in takes if name not in arguments], has)
+        return ModelError(f"{what} takes no argument {_quoted(unknown)}", hint=hint)
+    if needed:
+        return ModelError(f"{what} needs {_quoted(needed)}", hint=f"give it under `model.args`; {has}")
+    return None
+
+
+@contextlib.contextmanager
+def _without_meta_default(what: str) -> Iterator[None]:
+    """Refuse a factory that leaves `meta` as the default device, where whatever is made later would have no values."""
+    before = torch.get_default_device()
+    none = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None) is None
+    try:
+        yield
+    finally:
+        left = before.type != "meta" and torch.get_default_device().type == "meta"
+        if left:
+            torch.set_default_device(None if none else before)
+    if left:
+        message = f"{what} leaves torch's default device at meta, and a tensor made there has no values"
+        raise ModelError(message, hint="with torch.device('meta'): around what is to have none")
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _quoted(names: list[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
 def _refuse_tensors(model: Any, device: torch.device, refused: Callable[[torch.device], bool]) -> None:
     if not isinstance(model, torch.nn.Module):
         return
     tensors = [*model.named_parameters(), *model.named_buffers()]
     others = [(name, tensor.device) for name, tensor in tensors if refused(tensor.device)]
     if others:
-        shown = ", ".join(f"model.{name} on {where}" for name, where in others[:8])
-        more = f" and {len(others) - 8} more" if len(others) > 8 else ""  # noqa: PLR2004
+        shown = _listed([f"model.{name} on {where}" for name, where in others])
         meta = any(where.type == "meta" for _, where in others)
         hint = "a meta tensor has no values: build the model without it" if meta else f"model.to('{device}')"
-        raise ModelError(f"the graphs are for {device}, and the model has {shown}{more}", hint=hint)
+        raise ModelError(f"the graphs are for {device}, and the model has {shown}", hint=hint)
 
 
 def _same_device(have: torch.device, want: torch.device) -> bool:
@@ -88,127 +165,14 @@ def _model_dtype(model: language.Model) -> torch.dtype | None:
     return dtype
 
 
-def import_object(reference: str, folder: Path, *, loaded: bool = False) -> Any:
-    """What ``FILE.py:NAME`` (relative to ``folder``) or ``package.module:NAME`` refers to.
-
-    A file is executed anew: it may have changed since. ``loaded`` takes it as it was executed last, where it did not.
-    Raises ModelError: the file or module is missing or fails to import, or has no such name.
-    """
-    place, _, name = reference.rpartition(":")
-    module = _load_file(folder / place, loaded=loaded) if place.endswith(".py") else _load_module(place)
-    try:
-        return functools.reduce(lambda owner, step: read_attribute(owner, step, reference), name.split("."), module)
-    except AttributeError:
-        message = f"{place} has no '{name}'"
-        names = ", ".join(sorted(key for key, value in vars(module).items() if callable(value) and key[0] != "_"))
-        raise ModelError(message, hint=f"it has: {names}" if names else None) from None
-
-
-def read_attribute(owner: Any, name: str, what: str) -> Any:
-    """An attribute of an object of the user's, whose properties may be code that fails.
-
-    Raises AttributeError where there is none, and ModelError where reading it fails in any other way.
-    """
-    missing = object()
-    value = call_user_code(getattr, f"{what}: reading '{name}'", owner, name, missing)
-    if value is missing:
-        raise AttributeError(name)
-    return value
-
-
-def call_user_code(function: Callable[..., Any], what: str, *args: Any, **kwargs: Any) -> Any:
-    """Call something of the user's; its exception becomes the cause of a ModelError, without our frames.
-
-    Also what is no `Exception`: a model that calls ``sys.exit`` has failed, it has not ended the program. An interrupt
-    passes, and so does what ends a trace.
-    """
-    try:
-        return function(*args, **kwargs)
-    except (GraphSpecError, KeyboardInterrupt, TraceEnded):
-        raise
-    except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is its cause
-        raise _failed(what, error) from user_error(error)
-
-
-def _failed(what: str, error: BaseException) -> ModelError:
-    try:
-        said = str(error)
-    except Exception:  # noqa: BLE001 - an exception of the user's may not be able to say anything
-        said = "its message cannot be made: __str__ raises"
-    return ModelError(f"{what} failed: {type(error).__name__}{': ' if said else ''}{said}")
-
-
-def user_error(error: BaseException) -> BaseException:
-    """The exception with the leading frames of graphspec and torch's call machinery taken off its traceback."""
-    trace = error.__traceback__
-    while trace is not None and _within(trace.tb_frame.f_code.co_filename, _OURS, _TORCH):
-        trace = trace.tb_next
-    return error.with_traceback(trace or error.__traceback__)
-
-
-def user_traceback(error: BaseException) -> str:
-    """The user's exception as Python prints it, from the user's first frame on, with no frame of graphspec in it."""
-    shown = traceback.TracebackException.from_exception(user_error(error))
-    frames = [frame for frame in shown.stack if not _within(frame.filename, _OURS)]
-    # Operators run under a dispatch mode of graphspec's, which is entered through these.
-    while frames and _within(frames[-1].filename, _TORCH) and Path(frames[-1].filename).name in _DISPATCH:
-        frames.pop()
-    shown.stack[:] = frames
-    return "".join(shown.format(chain=False)).rstrip()
-
-
-def _within(file: str, *folders: Path) -> bool:
-    return any(folder in Path(file).resolve().parents for folder in folders)
-
-
-def _load_file(path: Path, *, loaded: bool) -> ModuleType:
-    path = path.absolute()
-    if not path.is_file():
-        message = f"the model file {path} does not exist"
-        raise ModelError(message, hint="paths in a spec are relative to the spec file")
-    # A name of its own for each file: two specs may both have a model.py.
-    name = f"graphspec_model_{abs(hash(path.resolve())):x}_{path.stem}"
-    version = (path.stat().st_mtime_ns, path.stat().st_size)
-    known = sys.modules.get(name)
-    if loaded and known is not None and known.__dict__.get("__graphspec_version__") == version:
-        return known
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    module.__dict__["__graphspec_version__"] = version
-    sys.modules[name] = module  # dataclasses and pickle look the module up by name
-    sys.path.insert(0, str(path.parent))
-    try:
-        call_user_code(spec.loader.exec_module, f"importing {path}", module)
-    except BaseException:
-        sys.modules.pop(name, None)
-        raise
-    finally:
-        sys.path.remove(str(path.parent))
-    return module
-
-
-def _load_module(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-            message = f"there is no module '{error.name}'"
-            raise ModelError(message, hint="install it, or name a file: model.py:build") from None
-        raise _failed(f"importing {name}", error) from user_error(error)
-    except (GraphSpecError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # noqa: BLE001 - the same at import
-        raise _failed(f"importing {name}", error) from user_error(error)
-
-
-def _arguments(value: Any, sizes: Mapping[str, int]) -> Any:
-    """Factory arguments with each ``{dim: NAME}`` replaced by its size."""
+def _arguments(value: Any, sizes: Mapping[str, int], device: torch.device) -> Any:
+    """Factory arguments with each ``{dim: NAME}`` replaced by its size and ``{device: true}`` by the graphs' device."""
     if isinstance(value, Mapping):
         if set(value) == {"dim"} and value["dim"] in sizes:
             return sizes[value["dim"]]
-        return {key: _arguments(item, sizes) for key, item in value.items()}
+        if set(value) == {"device"} and value["device"] is True:
+            return device
+        return {key: _arguments(item, sizes, device) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_arguments(item, sizes) for item in value]
+        return [_arguments(item, sizes, device) for item in value]
     return value

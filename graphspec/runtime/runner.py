@@ -28,7 +28,7 @@ from graphspec.runtime.hazards import capturing
 from graphspec.runtime.holdings.storages import outside_inference
 from graphspec.runtime.holdings.watchers import Watchers, guard_for
 from graphspec.runtime.laws.registry import unbound
-from graphspec.runtime.model import build_model, refuse_other_devices
+from graphspec.runtime.model import build_model, refuse_other_devices, refuse_other_modes
 from graphspec.runtime.process import Forks
 from graphspec.runtime.ranks import agree
 from graphspec.runtime.regions import UnboundError, bind_regions
@@ -80,6 +80,7 @@ def open_spec(
     try:
         with without_broken_torch_npu(), outside_inference(), device_failures(backend):
             built = build_model(plan, backend.device) if model is None else model
+            refuse_other_modes(built, plan)
             buffers = Buffers(plan, backend.device)
             refuse_other_devices(built, backend.device)
             regions, wrong = bind_regions(plan, built)

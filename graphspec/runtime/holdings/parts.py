@@ -12,7 +12,6 @@ import configparser
 import enum
 import functools
 import queue
-import re
 import sys
 import sysconfig
 import threading
@@ -30,6 +29,7 @@ import torch
 from torch import nn
 
 from graphspec.runtime.holdings.slots import Part, PartKind, attributes_of
+from graphspec.runtime.importing.folder import file_of
 
 #: Values with nothing inside, compared by value.
 VALUE_TYPES = (
@@ -180,9 +180,7 @@ def code_parts(function: types.FunctionType, name: str) -> Iterator[Part]:
 
 
 def _globals_part(namespace: Mapping[str, Any], module: str, names: tuple[str, ...]) -> Part:
-    # A file of the user's is imported under a name of graphspec's own.
-    module = re.sub(r"^graphspec_model_[0-9a-f]+_(\w+)$", r"\1.py", module)
-    return Part(module, namespace, "globals", tuple(key for key in names if key in namespace))
+    return Part(file_of(module) or module, namespace, "globals", tuple(key for key in names if key in namespace))
 
 
 def names_in(code: types.CodeType) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -11,9 +13,13 @@ from typing import Any
 import torch
 
 from graphspec.errors import InputError
+from graphspec.files import absolute, problem
 
 #: What numpy has no dtype for, and what holds every value of it.
 _WIDER = {torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2}
+#: How torch says that a pickle refers to a class or a function.
+_CODE = re.compile(r"GLOBAL (\S+) was not an allowed global")
+_ADVICE = re.compile(r"weights_only|safe_globals|trust")
 
 
 class UnreadableError(Exception):
@@ -25,16 +31,14 @@ def read_file(path: Path) -> torch.Tensor | dict[Any, Any]:
 
     Raises UnreadableError, whatever is wrong with the file.
     """
-    if path.is_dir():
-        raise UnreadableError("it is a folder")
-    if not path.exists():
-        raise UnreadableError("it does not exist")
+    if (wrong := problem(path)) is not None:
+        raise UnreadableError(wrong.reason)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what is wrong is said in one line
             loaded = _load(path)
     except Exception as error:  # noqa: BLE001 - the readers of torch, numpy and safetensors raise what their parsers do
-        raise UnreadableError(_reason(error)) from None
+        raise UnreadableError(reason_of(error)) from None
     if isinstance(loaded, torch.Tensor):
         return loaded.detach()
     if isinstance(loaded, Mapping):
@@ -47,7 +51,7 @@ def read_tensor(path: Path, name: str) -> torch.Tensor:
 
     A file of several tensors gives the one called ``name``, or its only one. Raises InputError.
     """
-    path = path.absolute()
+    path = Path(absolute(path))
     try:
         loaded = read_file(path)
     except UnreadableError as error:
@@ -68,12 +72,13 @@ def refuse_unwritable(path: Path) -> None:
     """Refuse an `--output` that `write_tensors` could not write, and leave nothing behind. Raises InputError."""
     if path.suffix not in {".npz", ".safetensors"}:
         raise InputError(f"--output: {path} is neither .npz nor .safetensors")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"--output: there is no folder {path.absolute().parent}")
-    there = path.exists()
-    if there and not path.is_file() and not path.is_dir():
-        return  # a pipe: opening it would wait for its reader
+    folder = Path(absolute(path)).parent
+    if not os.path.isdir(folder):  # noqa: PTH112 - Path's own raises for a name that is too long
+        raise InputError(f"--output: there is no folder {folder}")
     try:
+        there = path.exists()
+        if there and not path.is_file() and not path.is_dir():
+            return  # a pipe: opening it would wait for its reader
         path.open("ab").close()
         if not there:
             path.resolve().unlink()
@@ -95,7 +100,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     except OSError as error:
         raise _unwritable(path, error) from None
     except Exception as error:  # noqa: BLE001 - what a format cannot hold: safetensors has a class of its own
-        raise InputError(f"--output: {path.absolute()} cannot be written: {_reason(error)}") from None
+        raise InputError(f"--output: {absolute(path)} cannot be written: {reason_of(error)}") from None
 
 
 def _write_npz(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -114,15 +119,21 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:
-    return InputError(f"--output: {path.absolute()} cannot be written: {error.strerror or error}")
+    return InputError(f"--output: {absolute(path)} cannot be written: {error.strerror or error}")
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """What a reader said, in one line; torch's advice to trust the file and run its code is not passed on."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(error)
+    if (code := _CODE.search(text)) is not None:
+        return f"it holds {code[1]}, which is code, and only tensors are read; save a state_dict, or use safetensors"
+    if "TorchScript archive" in text:
+        return "it is a TorchScript archive, which is code, and only tensors are read; save its state_dict"
     _, _, unpickling = text.partition("WeightsUnpickler error:")  # torch puts advice to trust the file before it
-    said = next(iter((unpickling or text).strip().splitlines()), "")
+    line = next(iter((unpickling or text).strip().splitlines()), "")
+    said = " ".join(each for each in re.split(r"(?<=[.!?]) ", line) if _ADVICE.search(each) is None)
     if said and isinstance(error, (OSError, ValueError, TypeError, RuntimeError)):
         return said
     return f"it is damaged, or of another format ({type(error).__name__}{': ' if said else ''}{said})"
