@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from graphspec.report.run_values import CapturedGraph, Check, Output, RunReport, Timing
+from graphspec.report.run_values import Check, Output, ReportedGraph, RunReport, Timing
 from graphspec.report.tables import shortened, table
 from graphspec.report.units import counted, human_bytes
 
@@ -42,7 +42,7 @@ def _headline(report: RunReport) -> str:
     return f"{report.spec} on {report.device}: {facts}"
 
 
-def _captured(graphs: tuple[CapturedGraph, ...]) -> list[str]:
+def _captured(graphs: tuple[ReportedGraph, ...]) -> list[str]:
     rows = [
         (g.region, sizes(g.bucket), g.pool, f"{g.operators:,}", human_bytes(g.bytes), seconds(g.capture_s))
         for g in graphs

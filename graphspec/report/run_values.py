@@ -8,7 +8,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class CapturedGraph:
+class ReportedGraph:
     """One graph: what was captured, in which pool, at what cost. ``capture_s`` in seconds."""
 
     region: str
@@ -100,7 +100,7 @@ class RunReport:
     version: str
     spec: str
     device: str
-    graphs: tuple[CapturedGraph, ...]
+    graphs: tuple[ReportedGraph, ...]
     check: Check
     steps: int
     total: Timing

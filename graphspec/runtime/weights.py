@@ -18,7 +18,7 @@ from graphspec.runtime.values.inputs import exact_cast
 
 
 @dataclass(frozen=True)
-class _Form:
+class _WeightForm:
     """What a tensor is, without its values."""
 
     shape: torch.Size
@@ -41,11 +41,11 @@ class StoredTensors(Mapping[str, torch.Tensor]):
     def __len__(self) -> int:
         return len(self._opened)
 
-    def form(self, name: str) -> _Form:
+    def form(self, name: str) -> _WeightForm:
         """Shape and dtype of a tensor, from the header of its file."""
         entry = self._opened[name].get_slice(name)
         dtype = SAFETENSORS_DTYPES.get(entry.get_dtype())
-        return _Form(torch.Size(entry.get_shape()), self[name].dtype if dtype is None else dtype)
+        return _WeightForm(torch.Size(entry.get_shape()), self[name].dtype if dtype is None else dtype)
 
 
 def read_weights(path: Path) -> Mapping[Any, Any]:
@@ -138,7 +138,7 @@ def _key_problem(have: Mapping[str, Any], weights: Mapping[str, Any], key: str) 
     if key not in have:
         return "the model has no such tensor"
     value = weights.form(key) if isinstance(weights, StoredTensors) else weights[key]
-    if not isinstance(value, _Form):
+    if not isinstance(value, _WeightForm):
         if not isinstance(value, torch.Tensor):
             return f"not a tensor but a {type(value).__name__}"
         if value.is_meta or value.layout is not torch.strided:

@@ -93,7 +93,7 @@ class Placement:
         if not self._active:
             yield
             return
-        with _Functions(self), _Operators(self):
+        with _PlacingFunctions(self), _PlacingOperators(self):
             yield
 
     @contextmanager
@@ -232,7 +232,7 @@ class Placement:
                 )
 
 
-class _Functions(TorchFunctionMode):
+class _PlacingFunctions(TorchFunctionMode):
     def __init__(self, placement: Placement) -> None:
         super().__init__()
         self._placement = placement
@@ -244,7 +244,7 @@ class _Functions(TorchFunctionMode):
         return self._placement.function(func, args, kwargs or {})
 
 
-class _Operators(DispatchMode):
+class _PlacingOperators(DispatchMode):
     def __init__(self, placement: Placement) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._placement = placement

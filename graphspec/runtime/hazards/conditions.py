@@ -20,7 +20,7 @@ NUMBER_MAKERS = ("tensor", "as_tensor", "asarray", "scalar_tensor")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     """One call of a torch function or of a dispatcher operator.
 
     ``within`` is the torch function that the model called, if a function mode saw it, around an operator.
@@ -31,7 +31,7 @@ class Call:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     is_host: Callable[[Tensor], bool]
-    within: Call | None = None
+    within: FunctionCall | None = None
 
     @property
     def function(self) -> str:
@@ -75,7 +75,7 @@ def names_device(device: Any) -> bool:
     return device is not None and not (isinstance(device, str) and torch.device(device).type == "cpu")
 
 
-def makes_number(call: Call, result: Any) -> bool:
+def makes_number(call: FunctionCall, result: Any) -> bool:
     """Whether this function call turned a number of the host into a 0-d tensor that stays on the host."""
     function = function_name(call.target)
     if function not in NUMBER_MAKERS or not isinstance(result, Tensor) or result.dim() or result.device.type != "cpu":
@@ -84,20 +84,20 @@ def makes_number(call: Call, result: Any) -> bool:
     return is_number(call.argument(0, "data")) and not names_device(call.argument(position, "device"))
 
 
-def _target(call: Call) -> Any:
+def _target(call: FunctionCall) -> Any:
     """The device that a call of ``Tensor.to`` names, None if it names none."""
     first = call.kwargs.get("device", call.args[1] if len(call.args) > 1 else None)
     return first if isinstance(first, str | torch.device | int) and not isinstance(first, bool) else None
 
 
-def _to_host(call: Call) -> bool:
+def _to_host(call: FunctionCall) -> bool:
     target, tensor = _target(call), call.args[0]
     if target is None or isinstance(target, int) or torch.device(target).type != "cpu":
         return False
     return isinstance(target, str) or tensor.device.type != "cpu"
 
 
-def _number_to_device(call: Call) -> bool:
+def _number_to_device(call: FunctionCall) -> bool:
     target = _target(call)
     other = call.args[1] if len(call.args) > 1 else call.kwargs.get("other")
     return (target is not None and names_device(target)) or (isinstance(other, Tensor) and not call.is_host(other))
@@ -107,28 +107,28 @@ def _has_mask(indices: Any) -> bool:
     return any(index.dtype in _MASKS for index in tensors(indices))
 
 
-def _writes_number(call: Call) -> bool:
+def _writes_number(call: FunctionCall) -> bool:
     """Whether a masked write is one mask and one number of the host, which devices turn into a masked fill."""
     given = [index for index in call.args[1] if index is not None]
     return len(given) == 1 and not call.argument(3, "accumulate", default=False)
 
 
-def _assigned_number(call: Call) -> bool:
+def _assigned_number(call: FunctionCall) -> bool:
     return call.function == "Tensor.__setitem__" and call.within is not None and is_number(call.within.args[2])
 
 
-def _mask_write(call: Call) -> bool:
+def _mask_write(call: FunctionCall) -> bool:
     if not _has_mask(call.args[1]):
         return False
     value = call.argument(2, "values")
     return not (_writes_number(call) and (_assigned_number(call) or call.is_host(value)))
 
 
-def _mask_write_number(call: Call) -> bool:
+def _mask_write_number(call: FunctionCall) -> bool:
     return _has_mask(call.args[1]) and _writes_number(call) and _assigned_number(call)
 
 
-def _host_data(call: Call) -> bool:
+def _host_data(call: FunctionCall) -> bool:
     made: Tensor = call.args[0]
     if made.numel() == 0:
         return False  # nothing to copy
@@ -139,7 +139,7 @@ def _host_data(call: Call) -> bool:
     return not makes_number(call.within, made)
 
 
-CONDITIONS: Mapping[str, Callable[[Call], bool]] = {
+CONDITIONS: Mapping[str, Callable[[FunctionCall], bool]] = {
     "tensor_dims": lambda call: isinstance(call.argument(2, "dims"), Tensor),
     "tensor_sections": lambda call: isinstance(
         call.argument(1, "indices_or_sections", call.kwargs.get("tensor_indices_or_sections")), Tensor

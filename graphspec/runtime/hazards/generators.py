@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from graphspec.runtime.hazards.conditions import Call
+from graphspec.runtime.hazards.conditions import FunctionCall
 
 
 def same(one: torch.Generator, other: torch.Generator) -> bool:
@@ -25,7 +25,7 @@ def default_generators() -> tuple[torch.Generator, ...]:
     return (torch.default_generator, *(g for device in devices for g in getattr(device, "default_generators", ())))
 
 
-def drawn_from(call: Call) -> Iterator[torch.Generator]:
+def drawn_from(call: FunctionCall) -> Iterator[torch.Generator]:
     """The generators an operator was given, as the object that the model passed where that is known."""
     passed = [value for value in _values(call.within) if isinstance(value, torch.Generator)]
     for value in _values(call):
@@ -43,5 +43,5 @@ def attribute_of(root: object, generator: torch.Generator) -> str | None:
     return None
 
 
-def _values(call: Call | None) -> Iterable[Any]:
+def _values(call: FunctionCall | None) -> Iterable[Any]:
     return () if call is None else (*call.args, *call.kwargs.values())

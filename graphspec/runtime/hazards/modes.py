@@ -7,22 +7,20 @@ by no function mode. So both are needed. Each sees its own thread only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 
 from graphspec.recording.modes import DispatchMode
-from graphspec.runtime.hazards.conditions import Call
-
-if TYPE_CHECKING:
-    from graphspec.runtime.hazards.watch import Watch
+from graphspec.runtime.hazards.conditions import FunctionCall
+from graphspec.runtime.hazards.watching import Watching
 
 
 class FunctionWatch(TorchFunctionMode):
     """Reports hazardous torch functions, and remembers the one being called for the dispatcher's findings."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watching) -> None:
         super().__init__()
         self.watch = watch
 
@@ -33,7 +31,7 @@ class FunctionWatch(TorchFunctionMode):
         kwargs = kwargs or {}
         if isinstance(func, OpOverload):  # another mode passing its call on: not the model's
             return func(*args, **kwargs)
-        call = Call(func, args, kwargs, self.watch.is_host)
+        call = FunctionCall(func, args, kwargs, self.watch.is_host)
         with self.watch.function(call) as outcome:
             outcome.result = func(*args, **kwargs)
         return outcome.result
@@ -42,7 +40,7 @@ class FunctionWatch(TorchFunctionMode):
 class DispatchWatch(DispatchMode):
     """Reports hazardous operators."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watching) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.watch = watch
 

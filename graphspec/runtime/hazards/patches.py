@@ -9,20 +9,18 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from graphspec.hazards import CALLS, Hazard
 from graphspec.recording.source import torch_callers
 from graphspec.runtime.hazards.modes import FunctionWatch
-from graphspec.runtime.hazards.streams import entering, waiting
+from graphspec.runtime.hazards.streams import Streams
+from graphspec.runtime.hazards.watching import Watching
 from graphspec.runtime.hazards.wrapping import Wrapped, Wrapper
 
-if TYPE_CHECKING:
-    from graphspec.runtime.hazards.watch import Watch
-
-WATCHED: ContextVar[Watch | None] = ContextVar("graphspec_watch", default=None)
+WATCHED: ContextVar[Watching | None] = ContextVar("graphspec_watch", default=None)
 
 #: Functions of torch that call a wrapped one: the model called these.
 _CALLERS = {
@@ -101,13 +99,13 @@ def _has_torch_function(value: Any) -> bool:
     return bool(kind.__torch_function__ is not torch._C._disabled_torch_function_impl)
 
 
-def _stream_call(report: Callable[[Watch, Any, tuple[Any, ...]], None]) -> Wrapper:
+def _stream_call(report: Callable[[Streams, Any, tuple[Any, ...]], None]) -> Wrapper:
     def wrap(_path: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def called(self: Any, *args: Any) -> Any:
             watch = WATCHED.get()
             if watch is not None:
-                report(watch, self, args)
+                report(watch.streams, self, args)
             return original(self, *args)
 
         return called
@@ -121,15 +119,15 @@ def _targets() -> Iterator[tuple[str, Wrapper]]:
     yield "torch.autograd._engine_run_backward", _reentering
     yield "torch.overrides.has_torch_function", _without_modes
     for device in ("cpu", "cuda", "npu"):
-        yield f"torch.{device}.StreamContext.__enter__", _stream_call(entering)
-        yield f"torch.{device}.Stream.wait_stream", _stream_call(waiting)
+        yield f"torch.{device}.StreamContext.__enter__", _stream_call(Streams.entering)
+        yield f"torch.{device}.Stream.wait_stream", _stream_call(Streams.waiting)
 
 
 _WRAPPED = Wrapped(_targets)
 
 
 @contextmanager
-def patched(watch: Watch) -> Iterator[None]:
+def patched(watch: Watching) -> Iterator[None]:
     """Reports Python calls of this thread to ``watch`` inside the block."""
     _WRAPPED.install()
     token = WATCHED.set(watch)

@@ -7,43 +7,43 @@ as they come: which event belongs to which stream is known to the device only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from graphspec.hazards import UNFORKED, UNJOINED
+from graphspec.hazards import UNFORKED, UNJOINED, Hazard
 from graphspec.recording.source import Site, site
-
-if TYPE_CHECKING:
-    from graphspec.runtime.hazards.watch import Watch
 
 
 @dataclass
 class Streams:
-    """The side streams one watch has seen. Streams are kept alive, so that their ids stay unique."""
+    """The side streams one watch has seen. Streams are kept alive, so that their ids stay unique.
 
+    ``report`` takes a hazard, the name of what was called, and the line where it is not the running one.
+    """
+
+    report: Callable[[Hazard, str, Site | None], None]
     forked: dict[int, Any] = field(default_factory=dict)
     open: dict[int, tuple[Any, str, Site]] = field(default_factory=dict)
 
-    def report_unjoined(self, watch: Watch) -> None:
+    def report_unjoined(self) -> None:
         """A finding for each stream that was entered and never waited for."""
         for _, name, place in self.open.values():
-            watch.report(UNJOINED, name, place)
+            self.report(UNJOINED, name, place)
         self.open.clear()
 
+    def entering(self, context: Any, _args: tuple[Any, ...]) -> None:
+        """A ``with stream(side):`` block begins."""
+        stream = context.stream
+        if stream is None:
+            return
+        name = f"torch.{type(context).__module__.split('.')[1]}.stream"
+        if id(stream) not in self.forked:
+            self.report(UNFORKED, name, None)
+        self.open[id(stream)] = (stream, name, site())
 
-def entering(watch: Watch, context: Any, _args: tuple[Any, ...]) -> None:
-    """A ``with stream(side):`` block begins."""
-    stream = context.stream
-    if stream is None:
-        return
-    name = f"torch.{type(context).__module__.split('.')[1]}.stream"
-    if id(stream) not in watch.streams.forked:
-        watch.report(UNFORKED, name)
-    watch.streams.open[id(stream)] = (stream, name, site())
-
-
-def waiting(watch: Watch, stream: Any, args: tuple[Any, ...]) -> None:
-    """``stream.wait_stream(other)``: joins ``other`` if it did work, and forks ``stream``."""
-    (other,) = args
-    watch.streams.open.pop(id(other), None)
-    watch.streams.forked[id(stream)] = stream
+    def waiting(self, stream: Any, args: tuple[Any, ...]) -> None:
+        """``stream.wait_stream(other)``: joins ``other`` if it did work, and forks ``stream``."""
+        (other,) = args
+        self.open.pop(id(other), None)
+        self.forked[id(stream)] = stream

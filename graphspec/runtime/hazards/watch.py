@@ -16,7 +16,7 @@ from graphspec.errors import Diagnostic, Severity
 from graphspec.hazards import CODES, FUNCTIONS, GENERATOR, ON_HOST_NUMBERS, OPERATORS, PARTS, SEEDED, TAGGED, Hazard
 from graphspec.recording.source import NOWHERE, ModuleNames, Site, module_stack, part_of_torch, site
 from graphspec.runtime.hazards.capturing import inside_capture
-from graphspec.runtime.hazards.conditions import CONDITIONS, Call, function_name, makes_number, tensors
+from graphspec.runtime.hazards.conditions import CONDITIONS, FunctionCall, function_name, makes_number, tensors
 from graphspec.runtime.hazards.fake import TraceEnded, is_fake, lacks_value
 from graphspec.runtime.hazards.generators import attribute_of, default_generators, drawn_from, same
 from graphspec.runtime.hazards.modes import DispatchWatch, FunctionWatch
@@ -51,14 +51,14 @@ class Watch:
     ) -> None:
         self.region = region
         self.device_label = device_label.partition(":")[0]
-        self.streams = Streams()
+        self.streams = Streams(self.report)
         self._allowed = (*default_generators(), *allowed_generators)
         self._name_of = name_of or partial(attribute_of, root)
         self._root = root
         self._names: ModuleNames | None = None
         self._found: dict[tuple[str, Site, str], Diagnostic] = {}
         self._numbers: MutableMapping[Tensor, bool] = WeakIdKeyDictionary()
-        self._function: Call | None = None
+        self._function: FunctionCall | None = None
         self._muted: frozenset[str] = frozenset()  # codes already reported by the call that is running
         self._rows: dict[Any, tuple[str, tuple[Hazard, ...], bool]] = {}
 
@@ -91,7 +91,7 @@ class Watch:
         self._found.setdefault((hazard.code, place, operator), found)
 
     @contextmanager
-    def function(self, call: Call) -> Iterator[Outcome]:
+    def function(self, call: FunctionCall) -> Iterator[Outcome]:
         """Judges a torch function before it runs, and is the place of every operator it calls."""
         name = function_name(call.target)
         outer = self._function, self._muted
@@ -113,7 +113,7 @@ class Watch:
     def operator(self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Judges an operator of the dispatcher, and runs it."""
         name, rows, draws = self._row(op)
-        call = Call(op, args, kwargs, self.is_host, self._function)
+        call = FunctionCall(op, args, kwargs, self.is_host, self._function)
         for row in rows:
             if self._applies(row, call):
                 self.report(advised(row, name, call.function), label(name, call))
@@ -142,14 +142,14 @@ class Watch:
         finally:
             self._muted = outer
 
-    def _judge_function(self, name: str, call: Call) -> frozenset[str]:
+    def _judge_function(self, name: str, call: FunctionCall) -> frozenset[str]:
         rows = [row for table in (FUNCTIONS, ON_HOST_NUMBERS) if (row := table.get(name)) is not None]
         reported = [row for row in rows if self._applies(row, call)]
         for row in reported:
             self.report(row, shown(name))
         return frozenset(row.code for row in reported)
 
-    def _applies(self, row: Hazard, call: Call) -> bool:
+    def _applies(self, row: Hazard, call: FunctionCall) -> bool:
         if row.code in ("GS701", "GS711"):
             read = list(tensors(call.args))
             if read and all(self.is_host(tensor) for tensor in read):
@@ -158,7 +158,7 @@ class Watch:
             return False
         return row.when is None or CONDITIONS[row.when](call)
 
-    def _is_cpu_check(self, call: Call) -> bool:
+    def _is_cpu_check(self, call: FunctionCall) -> bool:
         """Whether a function reads a value here to check it, and reads nothing on a device."""
         if call.within is None or call.function not in _CHECKS_ON_CPU:
             return False
@@ -174,7 +174,7 @@ class Watch:
             self._rows[op] = known
         return known
 
-    def _judge_generator(self, operator: str, call: Call) -> None:
+    def _judge_generator(self, operator: str, call: FunctionCall) -> None:
         for generator in drawn_from(call):
             if any(same(generator, known) for known in self._allowed):
                 continue
@@ -232,6 +232,6 @@ def watch(
                 raise TraceEnded from error
             raise
         finally:
-            session.streams.report_unjoined(session)
+            session.streams.report_unjoined()
             if default_seeds() != seeds and not any(found.code == SEEDED.code for found in session.findings):
                 session.report(SEEDED, "torch.manual_seed", NOWHERE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graphspec.hazards import HINTS, Hazard
-from graphspec.runtime.hazards.conditions import Call
+from graphspec.runtime.hazards.conditions import FunctionCall
 
 
 def shown(function: str) -> str:
@@ -13,7 +13,7 @@ def shown(function: str) -> str:
     return function if function.startswith("Tensor.") else f"torch.{function.removeprefix('functional.')}"
 
 
-def label(operator: str, call: Call) -> str:
+def label(operator: str, call: FunctionCall) -> str:
     """The operator as the model knows it: the torch function it called, and what that function called."""
     born = operator == "aten::lift_fresh"
     if call.within is None:

@@ -20,7 +20,7 @@ _SHAPE_ONLY = ("new_", "empty", "zeros", "ones", "full", "rand")
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _KeptStorage:
     """``ref`` keeps the storage's identity unique. ``written_only``: born without input values, written with some."""
 
     ref: Any
@@ -35,7 +35,7 @@ class KeptInputs:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, _KeptStorage] = {}
         self._noted: list[tuple[Recording, Collection[int]]] = []
 
     def note(self, recording: Recording, given: Collection[int]) -> None:
@@ -58,7 +58,7 @@ class KeptInputs:
         for index, site in {**written, **made}.items():
             storage = recording.alive(index)
             if storage is not None and recording.is_born(index):
-                self._kept[storage._cdata] = _Kept(weak(storage), site, index not in made)
+                self._kept[storage._cdata] = _KeptStorage(weak(storage), site, index not in made)
 
 
 def _dependent(recording: Recording, given: Collection[int]) -> tuple[dict[int, Site], dict[int, Site]]:

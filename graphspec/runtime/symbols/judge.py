@@ -12,7 +12,7 @@ from graphspec.recording.calls import Call, Ref
 from graphspec.recording.source import Site
 from graphspec.runtime.symbols.declared import calls_of, decides_shape, is_view, picked, suggestion
 from graphspec.runtime.symbols.node import Node, Origin
-from graphspec.runtime.symbols.trace import Passed, Read, Trace
+from graphspec.runtime.symbols.trace import Passed, SymbolRead, Trace
 from graphspec.runtime.symbols.tree import exactly, moved, nodes_in, part
 
 
@@ -159,7 +159,7 @@ _READS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def _within(read: Read) -> str:
+def _within(read: SymbolRead) -> str:
     return f" in {read.function}" if read.function else ""
 
 

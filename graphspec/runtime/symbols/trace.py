@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Read:
+class SymbolRead:
     """A number that left its symbol, as ``kind``: branch, int, float, text or tensor.
 
     ``function`` is the one of torch that did it, if any; ``place`` the instruction of ``site``.
@@ -59,7 +59,7 @@ class Trace:
         self.recorder = _Recorder(region, names, self)
         self.functions = _Functions(self)
         self.arguments: dict[tuple[int, int], Any] = {}
-        self.reads: list[Read] = []
+        self.reads: list[SymbolRead] = []
         self.passed: list[Passed] = []
         self._function: str = ""
         self._taken: list[Node] = []
@@ -72,7 +72,7 @@ class Trace:
             self._taken.append(node)
             return
         where = site()
-        self.reads.append(Read(kind, node, where, self._function, place_of(where)))
+        self.reads.append(SymbolRead(kind, node, where, self._function, place_of(where)))
 
     def note(self, call: int, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Remember which arguments of a recorded call are symbols."""

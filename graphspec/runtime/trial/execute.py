@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import graphspec
-from graphspec.report.run_values import CapturedGraph, Check, Counts, Output, RunReport, Timing
+from graphspec.report.run_values import Check, Counts, Output, ReportedGraph, RunReport, Timing
 from graphspec.runtime.holdings.random_state import Ambient
 from graphspec.runtime.holdings.reach import reach
 from graphspec.runtime.trial.carried import Carried
@@ -105,12 +105,12 @@ def _skipped(runner: Runner) -> Check:
     return Check("skipped", runner.plan.check.rtol, runner.plan.check.atol)
 
 
-def _graphs(runner: Runner) -> tuple[CapturedGraph, ...]:
+def _graphs(runner: Runner) -> tuple[ReportedGraph, ...]:
     """In the order of the plan; graphs of further variants (optional inputs, specialized params) after their first."""
     order = {(graph.region, graph.bucket): place for place, graph in enumerate(runner.plan.graphs)}
     found = sorted(runner.graphs, key=lambda graph: order[graph.region, graph.bucket])
     return tuple(
-        CapturedGraph(g.region, dict(g.bucket.sizes), g.pool, g.operators, g.bytes, g.capture_s) for g in found
+        ReportedGraph(g.region, dict(g.bucket.sizes), g.pool, g.operators, g.bytes, g.capture_s) for g in found
     )
 
 
