@@ -44,7 +44,6 @@ CODES: Mapping[str, str] = {
     "GS710": "A region calls a compiled function; it is recorded as eager code, or as one opaque call.",
     "GS711": "A region copies between host and device.",
     "GS712": "A captured module has hooks; their Python code would run at capture only.",
-    "GS713": "Two dry runs of a region recorded different operators.",
 }
 
 _EAGER = "move it out of the model's call, or into a region with `eager: true`"

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphspec.errors import CaptureError
-from graphspec.recording.modes import DispatchMode
 from graphspec.recording.source import ModuleNames, Site, site
 from graphspec.recording.writes import effect_of
 
@@ -181,7 +181,7 @@ def _run(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     return func(*args, **kwargs)
 
 
-class Recorder(DispatchMode):
+class Recorder(TorchDispatchMode):
     """Runs the calls of one region and writes each of them into ``recording``.
 
     With ``names`` every call also carries the modules it was made in. ``run`` makes the call in place of the operator

@@ -102,11 +102,10 @@ class _Checked:
         self._judged = first
         found += self._unmatched()
         again = warm if _same_operators(first, warm) else self._warm_up(largest, number=2)
+        said = {each.region for each in first.observations() if _said(each, found)}
+        found += self._params(largest, first, again, said)
         if not laws.refused(found) and not first.params:
             found += self._first_calls(largest, warm, first)
-        found += self._params(
-            largest, first, again, {each.region for each in first.observations() if _said(each, found)}
-        )
         last = first
         if smallest != largest:
             last, more = self._judge(smallest)

@@ -459,6 +459,28 @@ def test_more_graphs_than_the_device_has_streams_are_a_finding_for_that_device(c
     assert found["cuda"] == []
 
 
+@pytest.mark.parametrize("device", ["auto", "npu", "cuda", "cpu"])
+@pytest.mark.parametrize(
+    ("made", "body"),
+    [
+        (
+            "nn.MultiheadAttention(4, 2, batch_first=True)",
+            "return self.lin(x[:, None], x[:, None], x[:, None])[0][:, 0]",
+        ),
+        ("nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)", "return self.lin(x[:, None])[:, 0]"),
+    ],
+)
+def test_layers_with_a_fused_path_take_the_same_path_in_every_pass(check, made, body, device):
+    build = f"(lambda m: (setattr(m, 'lin', {made}), m)[1])(Model())"
+    assert check(body, device, build=build).findings == []
+
+
+def test_a_param_that_only_divides_is_told_how_to_be_declared(check):
+    found = only(check("return x / t", params=", t", inputs="[x, t]", top="params: {t: {type: float, default: 2.0}}"))
+    assert found.code == "GS511"
+    assert 'updates: [{op: "aten::div.Tensor", arg: other, from: t}]' in found.hint
+
+
 def test_states_and_write_backs_are_traced_as_they_are_captured(check):
     report = check(
         "return x + s, s * 0.5",

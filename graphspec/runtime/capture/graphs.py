@@ -107,9 +107,17 @@ class _Capture:
                 last = max(at for at, warmup in enumerate(warmups) if number < warmup)
                 # Those with less warm-up too: a later one reads what they make.
                 warm = self._rehearser.warm_up(bucket, events[: last + 1])
-                _raise_ended(warm, [])
+                if warm.ended is not None:
+                    self._explain(bucket, events, warm)
                 for seen in warm.observations():
                     self._first.setdefault((seen.region, seen.bucket), seen)
+
+    def _explain(self, bucket: Bucket, events: Sequence[Event], warm: Rehearsal) -> None:
+        """Raise for a warm-up that failed: under watch the same calls may show why."""
+        self._session.rewind()
+        run = self._rehearser.judged(bucket, events)
+        run = run if run.ended is not None else warm
+        _raise_ended(run, laws.judge_pass(self._opened(), run))
 
     def _rehearse(self, bucket: Bucket, events: Sequence[Event]) -> None:
         rehearser, opened = self._rehearser, self._opened

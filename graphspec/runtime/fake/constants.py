@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-from graphspec.recording.modes import DispatchMode
 from graphspec.recording.writes import effect_of
 from graphspec.runtime.holdings.storages import tensors_in
 
@@ -23,7 +22,7 @@ _MOST_ELEMENTS = 4096
 _READS = frozenset({"tolist", "numpy", "__array__", "__repr__", "__format__"})
 
 
-class HostConstants(DispatchMode):
+class HostConstants(TorchDispatchMode):
     """Keeps the real value beside each small tensor that is made of numbers."""
 
     def __init__(self) -> None:

@@ -33,10 +33,6 @@ class FakeKernels(FakeTensorMode):
     One mode and not two: each costs as much as a fake kernel.
     """
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # see `DispatchMode`
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = _NONE
     ) -> Any:

@@ -19,8 +19,8 @@ import torch
 from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphspec.recording.modes import DispatchMode
 from graphspec.recording.source import Site, site
 from graphspec.runtime.fake.device_names import any_device, asked_for_devices, module_to_any_device, names_device
 from graphspec.runtime.hazards.conditions import function_name
@@ -244,7 +244,7 @@ class _PlacingFunctions(TorchFunctionMode):
         return self._placement.function(func, args, kwargs or {})
 
 
-class _PlacingOperators(DispatchMode):
+class _PlacingOperators(TorchDispatchMode):
     def __init__(self, placement: Placement) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._placement = placement

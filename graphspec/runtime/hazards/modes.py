@@ -11,8 +11,8 @@ from typing import Any
 
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphspec.recording.modes import DispatchMode
 from graphspec.runtime.hazards.conditions import FunctionCall
 from graphspec.runtime.hazards.watching import Watching
 
@@ -37,7 +37,7 @@ class FunctionWatch(TorchFunctionMode):
         return outcome.result
 
 
-class DispatchWatch(DispatchMode):
+class DispatchWatch(TorchDispatchMode):
     """Reports hazardous operators."""
 
     def __init__(self, watch: Watching) -> None:

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphspec.recording.modes import DispatchMode
 from graphspec.recording.writes import Effect, effect_of
 from graphspec.runtime.holdings.storages import (
     bytes_of,
@@ -58,7 +58,7 @@ class _Record:
         return found
 
 
-class Contents(DispatchMode):
+class Contents(TorchDispatchMode):
     """The dispatch mode that watches writes. ``describe`` names a tensor of the user's, or gives None."""
 
     supports_higher_order_operators = True

@@ -79,7 +79,8 @@ def overtaken_outputs(opened: Opened, seen: Observation) -> Iterator[Diagnostic]
     makers = {value: other.name for other in plan.regions.values() for value in other.outputs}
     roles = {name: buffer.role for name, buffer in plan.buffers.items()}
     known = {**opened.inputs, **seen.origins}
-    for name, output in seen.outputs.items():
+    made = {name: output for name, output in seen.outputs.items() if roles.get(name) != "state"}
+    for name, output in made.items():
         found = {known.get(storage) for storage in output.storages}
         for origin in sorted(each for each in found if each is not None and roles.get(each) != "state"):
             maker = None if roles.get(origin) == "input" else makers.get(origin, seen.region)

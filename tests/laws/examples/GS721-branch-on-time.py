@@ -1,0 +1,19 @@
+"""The spec:
+
+buffers:
+  x: {shape: [4], dtype: float32}
+regions:
+  main: {call: model, inputs: [x], outputs: y}
+replay: [main]
+"""
+
+import itertools
+
+from torch import nn
+
+TICKS = itertools.count()
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x * 2 if next(TICKS) % 2 else x + 2

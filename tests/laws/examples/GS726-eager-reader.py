@@ -1,0 +1,24 @@
+"""The spec:
+
+buffers:
+  x: {shape: [4], dtype: float32}
+regions:
+  main: {call: model, inputs: [x], outputs: y}
+  look: {call: model.look, inputs: [y], outputs: z, eager: true}
+replay: [main, look]
+"""
+
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = None
+
+    def forward(self, x):
+        self.last = x * 3
+        return x + 1
+
+    def look(self, y):
+        return y + self.last

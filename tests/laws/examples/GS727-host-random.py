@@ -1,0 +1,17 @@
+"""The spec:
+
+buffers:
+  x: {shape: [4], dtype: float32}
+regions:
+  main: {call: model, inputs: [x], outputs: y}
+replay: [main]
+"""
+
+import random
+
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x * random.random()

@@ -1,0 +1,15 @@
+"""The spec:
+
+buffers:
+  x: {shape: [4], dtype: float32}
+regions:
+  main: {call: model, inputs: [x], outputs: {y: scores}}
+replay: [main]
+"""
+
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return {"logits": x * 2}
