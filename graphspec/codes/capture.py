@@ -35,6 +35,10 @@ CODES: Final = (
          "A kernel with a wrong schema, numpy or another thread wrote it, so it cannot be put back."),
     Code("GS729", "A region writes into a result of the run.",
          "The result was copied out before; eager would show the change.", "y.add_(1)", "z = y + 1"),
+    Code("GS730", "A region computes something else while it is captured than in eager.",
+         "Code may ask whether it is captured, to leave out a read of a value. Where the other way gives other results,"
+         " graphs would give those.",
+         "return x if torch.cuda.is_current_stream_capturing() else x * self.mask", "return x * self.mask"),
     Code(
         "GS740",
         "The model has nothing at this path.",

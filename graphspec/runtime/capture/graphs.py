@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -23,11 +24,11 @@ from graphspec.errors import CaptureError, Diagnostic, HazardError, MismatchErro
 from graphspec.plan import Bucket, Event, Graph
 from graphspec.recording.calls import Recording
 from graphspec.report.units import human_bytes
-from graphspec.runtime.capture.proof import other_results, unexplained
+from graphspec.runtime.capture.proof import Results, another_way, other_results, unexplained
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Progress, Variant
 from graphspec.runtime.hazards import hook_findings, inside_capture
 from graphspec.runtime.holdings.preserve import Session, preserve
-from graphspec.runtime.holdings.storages import quiet
+from graphspec.runtime.holdings.storages import outside_autocast, quiet
 from graphspec.runtime.laws import registry as laws
 from graphspec.runtime.laws.evidence import Opened, Pair
 from graphspec.runtime.laws.host_state import rebound
@@ -52,7 +53,7 @@ def capture_graphs(context: Context, variant: Variant, progress: Progress | None
     """
     _refuse_hooks(context)
     try:
-        with context.backend.capturing(), preserve(context.roots) as session:
+        with outside_autocast(context.device), context.backend.capturing(), preserve(context.roots) as session:
             return _Capture(context, variant, session, progress or (lambda _: None)).run()
     except BaseException:
         context.backend.abandon()
@@ -72,7 +73,7 @@ class _Capture:
         self._symbols = ParamSymbols(context, self._rehearser)
         self._first: dict[_Key, Observation] = {}
         self._dry: dict[_Key, Observation] = {}
-        self._results: dict[_Key, dict[str, list[torch.Tensor]]] = {}
+        self._results: dict[_Key, Results] = {}
         self._schedule = context.plan.schedule
 
     def run(self) -> GraphSet:
@@ -122,7 +123,7 @@ class _Capture:
     def _rehearse(self, bucket: Bucket, events: Sequence[Event]) -> None:
         rehearser, opened = self._rehearser, self._opened
         self._session.rewind()
-        run = rehearser.judged(bucket, events, keep=self._keep)
+        run = rehearser.judged(bucket, events, keep=partial(_copies_into, self._results))
         found = laws.judge_pass(opened(), run)
         _raise_ended(run, found)
         if not laws.refused(found) and run.leaves_something:
@@ -135,12 +136,6 @@ class _Capture:
         if refused := laws.refused(found):  # the largest bucket shows what the others would repeat
             raise HazardError(dict.fromkeys(refused))
         self._context.warn(*(_warning(each) for each in found))
-
-    def _keep(self, event: Event, trees: Mapping[str, Tree]) -> None:
-        """Copies of the results of a dry run, for the proof."""
-        with quiet():
-            copies = {name: [leaf.clone() for leaf in tree.leaves] for name, tree in trees.items()}
-        self._results[event.region, event.bucket] = copies
 
     def _opened(self) -> Opened:
         context = self._context
@@ -230,10 +225,14 @@ class _Capture:
             if not any(event.new and (event.region, event.bucket) in differing for event in events):
                 continue
             self._session.rewind()
-            again = self._rehearser.warm_up(bucket, events)
+            results: dict[_Key, Results] = {}
+            again = self._rehearser.warm_up(bucket, events, keep=partial(_copies_into, results))
             for seen in again.observations():
-                if (seen.region, seen.bucket) in differing:
-                    findings += laws.judge_first_call(self._opened(), firsts[seen.region, seen.bucket], seen)
+                key = seen.region, seen.bucket
+                if key in differing:
+                    findings += laws.judge_first_call(self._opened(), firsts[key], seen)
+                    ways = self._results[key], results[key]
+                    findings += another_way(self._dry[key], seen, ways, self._context.plan.check)
         return findings
 
     def _use_captured(self, event: Event, values: PassValues) -> None:
@@ -264,6 +263,12 @@ class _Capture:
                     wanted = self._results[event.region, event.bucket]
                     if found := list(other_results(captured, wanted, self._context.plan.check)):
                         raise HazardError(found)
+
+
+def _copies_into(results: dict[_Key, Results], event: Event, trees: Mapping[str, Tree]) -> None:
+    """Keep copies of what a call returned, before another one may write into it."""
+    with quiet():
+        results[event.region, event.bucket] = {n: [leaf.clone() for leaf in tree.leaves] for n, tree in trees.items()}
 
 
 def _raise_ended(run: Rehearsal, found: Sequence[Diagnostic]) -> None:

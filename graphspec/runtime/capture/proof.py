@@ -1,32 +1,53 @@
-"""What only real values prove: the results of a graph on other inputs, and tensors that changed without a word."""
+"""What only real values prove: the results of graphs and of calls, and tensors that changed without a word."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from itertools import zip_longest
 
 import torch
 
 from graphspec.errors import Diagnostic
+from graphspec.recording.calls import Call, Recording
 from graphspec.runtime.context import CapturedRegion
+from graphspec.runtime.rehearsal.observation import Observation
 from graphspec.spec import CheckOptions
 
+#: The tensors of each output, by name.
+Results = Mapping[str, list[torch.Tensor]]
 
-def other_results(
-    captured: CapturedRegion, wanted: Mapping[str, list[torch.Tensor]], allowed: CheckOptions
-) -> Iterator[Diagnostic]:
+
+def other_results(captured: CapturedRegion, wanted: Results, allowed: CheckOptions) -> Iterator[Diagnostic]:
     """GS723: on the inputs of the dry run a graph gives other results than eager did there."""
-    for name, tensors in wanted.items():
-        for have, want in zip(captured.tensors(name), tensors, strict=True):
-            if have.is_floating_point() and have.itemsize == 1:  # float8 has no kernels to compare
-                have, want = have.float(), want.float()  # noqa: PLW2901
-            if torch.allclose(have, want, rtol=allowed.rtol, atol=allowed.atol, equal_nan=True):
-                continue
-            message = (
-                f"region '{captured.plan.region}': on other inputs than it was captured with, the graph gives "
-                f"other values for '{name}' than eager"
-            )
-            hint = "something it uses is not an operator on tensors: host state, another library, another thread"
-            yield Diagnostic("GS723", message, hint=hint)
+    for name in _differing({name: captured.tensors(name) for name in wanted}, wanted, allowed):
+        message = (
+            f"region '{captured.plan.region}': on other inputs than it was captured with, the graph gives "
+            f"other values for '{name}' than eager"
+        )
+        hint = "something it uses is not an operator on tensors: host state, another library, another thread"
+        yield Diagnostic("GS723", message, hint=hint)
+
+
+def another_way(
+    captured: Observation, eager: Observation, results: tuple[Results, Results], allowed: CheckOptions
+) -> Iterator[Diagnostic]:
+    """GS730: a model that asks whether it is captured, and then computes something else than it does in eager.
+
+    ``results`` are those of both ways on the same inputs.
+    """
+    place = _first_difference(captured.recording, eager.recording)
+    if place is None or not any(True for _ in _differing(*results, allowed)):
+        return
+    here, there = (f"{call.name} at {call.site}" if call is not None else "nothing more" for call in place)
+    site = next(call.site for call in place if call is not None)
+    yield Diagnostic(
+        "GS730",
+        f"region '{captured.region}' computes something else while it is captured: it calls {here}, where eager calls "
+        f"{there}, and the results differ",
+        file=site.file if site.line else None,
+        line=site.line or None,
+        hint="code that asks torch.cuda.is_current_stream_capturing() goes another way: let both ways give the same",
+    )
 
 
 def unexplained(names: Collection[str]) -> Iterator[Diagnostic]:
@@ -37,3 +58,24 @@ def unexplained(names: Collection[str]) -> Iterator[Diagnostic]:
             f"{name} changed in a way no operator says: by a kernel with a wrong schema, numpy, or another thread",
             hint="write through torch operators, or run it in an eager region",
         )
+
+
+def _differing(have: Results, want: Results, allowed: CheckOptions) -> Iterator[str]:
+    """The outputs that differ by more than is allowed."""
+    for name, tensors in want.items():
+        if not all(_close(one, other, allowed) for one, other in zip(have[name], tensors, strict=True)):
+            yield name
+
+
+def _close(have: torch.Tensor, want: torch.Tensor, allowed: CheckOptions) -> bool:
+    if have.shape != want.shape or have.dtype != want.dtype:
+        return False
+    if have.is_floating_point() and have.itemsize == 1:  # float8 has no kernels to compare
+        have, want = have.float(), want.float()
+    return torch.allclose(have, want, rtol=allowed.rtol, atol=allowed.atol, equal_nan=True)
+
+
+def _first_difference(one: Recording, other: Recording) -> tuple[Call | None, Call | None] | None:
+    """The first calls of two runs that are not of the same operator; None where all are."""
+    pairs = zip_longest(one.calls, other.calls)
+    return next((pair for pair in pairs if pair[0] is None or pair[1] is None or pair[0].op is not pair[1].op), None)

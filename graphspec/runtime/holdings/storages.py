@@ -38,6 +38,17 @@ def outside_inference() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def outside_autocast(device: torch.device) -> Iterator[None]:
+    """A capture is made once, for callers inside and outside of autocast alike: a region says its own."""
+    with torch.autocast("cpu", enabled=False):
+        if device.type == "cpu":
+            yield
+            return
+        with torch.autocast(device.type, enabled=False):
+            yield
+
+
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """The storage of a tensor; None where it has none of its own (sparse, opaque, some wrapper subclasses)."""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,9 +63,11 @@ class Rehearser:
 
     # -- passes
 
-    def warm_up(self, bucket: Bucket, events: Sequence[Event], *, number: int = 1) -> Rehearsal:
+    def warm_up(
+        self, bucket: Bucket, events: Sequence[Event], *, number: int = 1, keep: Keep = lambda *_: None
+    ) -> Rehearsal:
         """A pass in which models make what they make lazily; calls are recorded and not judged."""
-        return self._pass(bucket, events, number, self._recorded, eager=self._called)
+        return self._pass(bucket, events, number, partial(self._recorded, keep=keep), eager=self._called)
 
     def judged(
         self, bucket: Bucket, events: Sequence[Event], judging: Judging = lambda _: None, keep: Keep = lambda *_: None
@@ -162,7 +165,7 @@ class Rehearser:
         outputs = self.calls.call(event, values)
         self.calls.note_origins(trees_of(event.region, outputs), values)
 
-    def _recorded(self, event: Event, values: PassValues) -> Observation:
+    def _recorded(self, event: Event, values: PassValues, *, keep: Keep = lambda *_: None) -> Observation:
         """A call outside of any capture; inside of one where it cannot be made otherwise, since it reads values."""
         recorder = Recorder(event.region)
         read = frozenset(tensor.untyped_storage()._cdata for tensor in self.calls.read(event.region, values))
@@ -181,6 +184,7 @@ class Rehearser:
         except (GraphSpecError, TraceEnded) as error:
             return Observation(event.region, event.bucket, recorder.recording, ended=error)
         self.kept.note(recorder.recording, read)
+        keep(event, trees)
         self.calls.note_origins(trees, values)
         return Observation(
             event.region, event.bucket, recorder.recording, values.params, outputs=_seen(trees), origins=origins
