@@ -101,7 +101,7 @@ class _Checked:
         first, found = self._judge(largest)
         self._judged = first
         found += self._unmatched()
-        again = warm if _same_operators(first, warm) else self._warm_up(largest, number=2)
+        again = warm if _same_operators(first, warm) else self._again(largest)
         said = {each.region for each in first.observations() if _said(each, found)}
         found += self._params(largest, first, again, said)
         if not laws.refused(found) and not first.params:
@@ -124,6 +124,12 @@ class _Checked:
         warm = self._rehearser.warm_up(bucket, self._events(bucket), number=number)
         self._world.rewind()
         return warm
+
+    def _again(self, bucket: Bucket) -> Rehearsal:
+        """A second run with other params."""
+        again = self._rehearser.again(bucket, self._events(bucket))
+        self._world.rewind()
+        return again
 
     def _judge(self, bucket: Bucket) -> tuple[Rehearsal, list[Diagnostic]]:
         events = self._events(bucket)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -86,6 +86,10 @@ class Rehearser:
 
         return self._pass(bucket, events, 1, call)
 
+    def again(self, bucket: Bucket, events: Sequence[Event]) -> Rehearsal:
+        """A second run on other params, to be compared with a judged one: its calls are made as in a capture too."""
+        return self._pass(bucket, events, 2, partial(self._recorded, captured=True), eager=self._called)
+
     def following(self, bucket: Bucket, events: Sequence[Event]) -> Rehearsal:
         """A run after another, with no rewind between: what one left on the host must not show in the next.
 
@@ -165,14 +169,16 @@ class Rehearser:
         outputs = self.calls.call(event, values)
         self.calls.note_origins(trees_of(event.region, outputs), values)
 
-    def _recorded(self, event: Event, values: PassValues, *, keep: Keep = lambda *_: None) -> Observation:
+    def _recorded(
+        self, event: Event, values: PassValues, *, keep: Keep = lambda *_: None, captured: bool = False
+    ) -> Observation:
         """A call outside of any capture; inside of one where it cannot be made otherwise, since it reads values."""
         recorder = Recorder(event.region)
         read = frozenset(tensor.untyped_storage()._cdata for tensor in self.calls.read(event.region, values))
         origins = dict(values.origins)
         try:
             try:
-                with recorder:
+                with inside_capture(event.region) if captured else nullcontext(), recorder:
                     outputs = self.calls.call(event, values)
             except ModelError as error:
                 if not lacks_value(error.__cause__ or error):
