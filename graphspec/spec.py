@@ -238,7 +238,7 @@ class Region(_Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model(_Value):
-    """Where the model comes from. ``args`` still holds ``{dim: NAME}``."""
+    """Where the model comes from. ``args`` still holds ``{dim: NAME}`` and ``{device: true}``."""
 
     factory: str
     args: Mapping[str, Any] = field(default_factory=dict)

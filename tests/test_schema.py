@@ -19,7 +19,7 @@ graphspec: 1
 name: decoder-step
 model:
   factory: model.py:build
-  args: {layers: 4, max_len: {dim: cache}}
+  args: {layers: 4, max_len: {dim: cache}, device: {device: true}}
   weights: weights.safetensors
   dtype: float32
   mode: eval

@@ -24,6 +24,7 @@ __all__ = [
     "read_attribute",
     "refuse_other_devices",
     "refuse_other_modes",
+    "tells_device",
     "user_traceback",
 ]
 
@@ -68,11 +69,20 @@ def refuse_other_modes(model: Any, plan: Plan) -> None:
     if not isinstance(model, torch.nn.Module) or all(each.declared.mode is not None for each in plan.regions.values()):
         return
     training = plan.model.mode == "train"
-    others = [f"model.{name}" if name else "model" for name, each in model.named_modules() if each.training != training]
+    others = list(dict.fromkeys(_in_other_mode(model, "model", training=training)))
     if others:
         has, wanted = ("eval", "train") if training else ("train", "eval")
-        message = f"the model given is in {has} mode, and the spec says `mode: {wanted}`: {_listed(others)}"
+        message = f"the model given has modules in {has} mode, and the spec says `mode: {wanted}`: {_listed(others)}"
         raise ModelError(message, hint=f"call model.{wanted}() before, or write `mode: {has}` under `model`")
+
+
+def _in_other_mode(module: torch.nn.Module, name: str, *, training: bool) -> Iterator[str]:
+    """Modules that `train()` would switch. One with a `train` of its own decides by itself what is below it."""
+    if module.training != training:
+        yield name
+    if type(module).train is torch.nn.Module.train:
+        for key, child in module.named_children():
+            yield from _in_other_mode(child, f"{name}.{key}", training=training)
 
 
 def _called(plan: Plan, factory: Callable[..., Any], what: str, device: torch.device) -> Any:
@@ -165,14 +175,25 @@ def _model_dtype(model: language.Model) -> torch.dtype | None:
     return dtype
 
 
+def tells_device(value: Any) -> bool:
+    """Whether arguments of the factory hold ``{device: true}``."""
+    if isinstance(value, Mapping):
+        return _is_device(value) or any(map(tells_device, value.values()))
+    return isinstance(value, (list, tuple)) and any(map(tells_device, value))
+
+
 def _arguments(value: Any, sizes: Mapping[str, int], device: torch.device) -> Any:
     """Factory arguments with each ``{dim: NAME}`` replaced by its size and ``{device: true}`` by the graphs' device."""
     if isinstance(value, Mapping):
         if set(value) == {"dim"} and value["dim"] in sizes:
             return sizes[value["dim"]]
-        if set(value) == {"device"} and value["device"] is True:
+        if _is_device(value):
             return device
         return {key: _arguments(item, sizes, device) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_arguments(item, sizes, device) for item in value]
     return value
+
+
+def _is_device(value: Mapping[str, Any]) -> bool:
+    return set(value) == {"device"} and value["device"] is True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -13,8 +13,10 @@ import torch
 from graphspec import spec as language
 from graphspec.errors import KeyPath, ModelError
 from graphspec.plan import Plan
-from graphspec.runtime.model import call_user_code, import_object, read_attribute
+from graphspec.runtime.importing.references import import_object
+from graphspec.runtime.importing.user_code import call_user_code
 from graphspec.runtime.values.outputs import MisfitError
+from graphspec.runtime.values.paths import lacks, nearby, step_into
 from graphspec.runtime.values.trees import follow
 
 Environment = Mapping[str, Any]
@@ -138,27 +140,18 @@ def bind_regions(plan: Plan, model: Any) -> tuple[dict[str, BoundRegion], list[U
 
 
 def attribute(model: Any, path: str, what: str) -> Any:
-    """What an attribute path such as ``model.layers.0.attn`` leads to; its first step is the model."""
+    """What a path such as ``model.layers.0.attn`` leads to; its first step is the model. Raises ModelError."""
     _, *steps = path.split(".")
     value = model
     walked = "model"
     for step in steps:
         try:
-            value = _step(value, step, what)
-        except (AttributeError, IndexError, TypeError, KeyError):
-            message = f"{what}: {path} does not exist: {walked} (a {type(value).__name__}) has no '{step}'"
-            raise ModelError(message, hint=_nearby(value, step)) from None
+            value = step_into(value, step, what)
+        except KeyError:
+            message = f"{what}: {path} does not exist: {lacks(walked, value, step)}"
+            raise ModelError(message, hint=nearby(value, step)) from None
         walked = f"{walked}.{step}"
     return value
-
-
-def _step(value: Any, step: str, what: str) -> Any:
-    try:
-        return read_attribute(value, step, what)
-    except AttributeError:
-        if not step.isdigit():
-            raise
-        return value[int(step)]
 
 
 @contextlib.contextmanager
@@ -176,28 +169,35 @@ def training_mode(model: Any, *, training: bool) -> Any:
 
 
 def _bind(region: language.Region, model: Any, folder: Path) -> BoundRegion:
-    function = _callable(region, model, "call", region.call)
-    around = _callable(region, model, "around", region.around) if region.around else None
+    with _at(region, "call"):
+        function = _callable(region, model, "", region.call)
+    with _at(region, "around"):
+        around = _callable(region, model, "around: ", region.around) if region.around else None
     values = (*region.positional, *region.keyword.values())
-    makers = {name: import_object(name, folder, loaded=True) for value in values for name in _factories(value)}
+    with _at(region, "inputs"):
+        makers = {name: import_object(name, folder, loaded=True) for value in values for name in _factories(value)}
     return BoundRegion(region, model, function, around, makers)
 
 
 def _callable(region: language.Region, model: Any, key: str, path: str) -> Callable[..., Any]:
-    """What a path of a region leads to. Raises UnboundError where that is nothing, or not callable."""
-    what = f"region '{region.name}'" + ("" if key == "call" else f": {key}")
+    """What a path of a region leads to. Raises ModelError where that is nothing, or not callable."""
+    found: Any = attribute(model, path, f"region '{region.name}'")
+    if isinstance(found, torch.Tensor) or not callable(found):
+        kind = "tensor" if isinstance(found, torch.Tensor) else type(found).__name__
+        hint = "name a function that returns a context manager; it gets the region's inputs" if key else None
+        raise ModelError(f"region '{region.name}': {key}{path} is a {kind}, not a callable", hint=hint)
+    return cast("Callable[..., Any]", found)
+
+
+@contextlib.contextmanager
+def _at(region: language.Region, key: str) -> Iterator[None]:
+    """Errors of what a key of a region names say that it was this key; a failure of the user's code stays one."""
     try:
-        found = attribute(model, path, what)
-        if isinstance(found, torch.Tensor) or not callable(found):
-            kind = "tensor" if isinstance(found, torch.Tensor) else type(found).__name__
-            wanted = "name a function that returns a context manager; it gets the region's inputs"
-            hint = wanted if key == "around" else None
-            raise ModelError(f"{what}: {path} is a {kind}, not a callable", hint=hint)  # noqa: TRY301 - one way out
+        yield
     except ModelError as error:
         if error.__cause__ is not None:
             raise
         raise UnboundError(error, ("regions", region.name, key)) from None
-    return cast("Callable[..., Any]", found)
 
 
 def _factories(value: language.Value) -> list[str]:
@@ -214,11 +214,3 @@ def _factories(value: language.Value) -> list[str]:
 
 def _device_type(args: list[Any]) -> str:
     return next((value.device.type for value in args if isinstance(value, torch.Tensor)), "cpu")
-
-
-def _nearby(value: Any, step: str) -> str | None:
-    import difflib
-
-    names = [name for name in dir(value) if not name.startswith("_")]
-    close = difflib.get_close_matches(step, names, 3)
-    return f"did you mean {' or '.join(close)}?" if close else None

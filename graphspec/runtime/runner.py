@@ -80,9 +80,9 @@ def open_spec(
     try:
         with without_broken_torch_npu(), outside_inference(), device_failures(backend):
             built = build_model(plan, backend.device) if model is None else model
-            refuse_other_modes(built, plan)
             buffers = Buffers(plan, backend.device)
             refuse_other_devices(built, backend.device)
+            refuse_other_modes(model, plan)
             regions, wrong = bind_regions(plan, built)
             _refuse_unbound(plan, wrong)
             runner = Runner(Context(plan, built, regions, buffers, backend), progress)

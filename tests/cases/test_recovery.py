@@ -321,7 +321,7 @@ def test_a_runner_is_neither_copied_nor_pickled_and_the_error_says_to_open_the_s
 @pytest.mark.parametrize("make", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])  # noqa: S301 - its own bytes
 def test_the_model_itself_can_be_copied_and_the_copy_is_independent(case, make):
     case.write(LINEAR, SPEC)
-    runner = graphspec.open(case.path, device="cpu", model=torch.nn.Sequential(torch.nn.Linear(4, 4)))
+    runner = graphspec.open(case.path, device="cpu", model=torch.nn.Sequential(torch.nn.Linear(4, 4)).eval())
     with runner:
         other = make(runner.model)
         other[0].weight.data.zero_()

@@ -464,7 +464,7 @@ def test_tracing_leaves_no_symbol_behind(bench):
             self.kinds.add(type(s).__name__)
             return x * s
 
-    model = Keeper()
+    model = Keeper().eval()
     with pytest.raises(HazardError):
         bench.open("return x", FLOAT, updates=update("mul", "other"), model=model)
     assert (model.last, model.kinds) == (0.0, {"nothing"})

@@ -14,7 +14,8 @@ from graphspec.runtime.fake.constants import HostConstants, HostReads
 from graphspec.runtime.fake.placement import Placement
 from graphspec.runtime.fake.tensors import FakeTensors, without_initialisers
 from graphspec.runtime.hazards.fake import lacks_value
-from graphspec.runtime.model import build_model, import_object
+from graphspec.runtime.importing.references import import_object
+from graphspec.runtime.model import build_model, tells_device
 
 
 def build_fake(plan: Plan, tensors: FakeTensors, placement: Placement) -> Any:
@@ -22,6 +23,8 @@ def build_fake(plan: Plan, tensors: FakeTensors, placement: Placement) -> Any:
     # Imported outside: what libraries make at their import stays real, for whoever uses them after us.
     factory = import_object(plan.model.factory, plan.folder)
     constants = HostConstants()
+    if tells_device(plan.model.args):
+        placement.note_asked()  # what it makes of the device it is told, be it a text, is where the graphs are
     with tensors.entered(), placement.building(), without_initialisers(), constants, HostReads(constants):
         try:
             return build_model(replace(plan, model=replace(plan.model, weights=None)), torch.device("cpu"), factory)

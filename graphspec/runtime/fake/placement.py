@@ -82,10 +82,14 @@ class Placement:
         """Labels what a factory makes."""
         self._building = True
         try:
-            with self.followed(), module_to_any_device(), asked_for_devices(self._note_asked):
+            with self.followed(), module_to_any_device(), asked_for_devices(self.note_asked):
                 yield
         finally:
             self._building = False
+
+    def note_asked(self) -> None:
+        """The factory knows of devices: from here on the text "cpu" is the device it runs on."""
+        self._asked = True
 
     @contextmanager
     def followed(self) -> Iterator[None]:
@@ -196,9 +200,6 @@ class Placement:
             if isinstance(value, np.generic):
                 operator = name if name.startswith("Tensor.") else f"torch.{name}"
                 self._met.append(Meeting(value, operator, site()))
-
-    def _note_asked(self) -> None:
-        self._asked = True
 
     def _names_device(self, device: Any) -> bool:
         return self._asked or names_device(device)

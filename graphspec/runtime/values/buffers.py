@@ -13,9 +13,10 @@ from graphspec import plan as plans
 from graphspec import spec as language
 from graphspec.errors import DeviceError, ModelError
 from graphspec.plan import Bucket, concrete
-from graphspec.runtime.model import read_attribute
 from graphspec.runtime.values.inputs import check_copy
+from graphspec.runtime.values.paths import lacks, nearby, parts_of, step_into
 
+_ATTR_HINT = "attr is a path from what the factory returned: model.layers.*.cache"
 _FORMATS = {
     "contiguous": torch.contiguous_format,
     "channels_last": torch.channels_last,
@@ -219,33 +220,28 @@ def owned_tensors(model: Any, buffer: language.Buffer) -> dict[str, torch.Tensor
     Raises ModelError if the pattern matches no tensor.
     """
     assert buffer.attr is not None
+    where = f"buffer '{buffer.name}'"
     _, *steps = buffer.attr.split(".")
     found: dict[str, Any] = {"model": model}
     for step in steps:
-        found = {f"{path}.{key}": item for path, owner in found.items() for key, item in _children(owner, step)}
+        below = {f"{path}.{key}": item for path, each in found.items() for key, item in _matching(each, step, where)}
+        if not below:
+            path, owner = next(iter(found.items()))
+            hint = nearby(owner, step) or _ATTR_HINT
+            raise ModelError(f"{where}: {buffer.attr} leads nowhere: {lacks(path, owner, step)}", hint=hint)
+        found = below
     tensors = {path: value for path, value in found.items() if isinstance(value, torch.Tensor)}
     if not tensors:
-        message = f"buffer '{buffer.name}': no tensor of the model is at {buffer.attr}"
-        raise ModelError(message, hint="attr is a path from what the factory returned: model.layers.*.cache")
+        path, value = next(iter(found.items()))
+        message = f"{where}: {buffer.attr} leads to no tensor: {path} is a {type(value).__name__}"
+        raise ModelError(message, hint=_ATTR_HINT)
     return tensors
 
 
-def _children(owner: Any, step: str) -> list[tuple[str, Any]]:
-    if step != "*":
-        if isinstance(owner, Mapping):
-            return [(step, owner[step])] if step in owner else []
-        if isinstance(owner, (list, tuple)):
-            return [(step, owner[int(step)])] if step.isdigit() and int(step) < len(owner) else []
-        try:
-            return [(step, read_attribute(owner, step, "a state of the model"))]  # ModuleList has "0" as an attribute
-        except AttributeError:
-            return []
-    if isinstance(owner, Mapping):
-        return [(str(key), item) for key, item in owner.items()]
-    if isinstance(owner, (list, tuple)):
-        return [(str(index), item) for index, item in enumerate(owner)]
-    if isinstance(owner, torch.nn.Module):
-        named = {**owner._parameters, **owner._buffers, **owner._modules}
-        plain = {key: item for key, item in vars(owner).items() if not key.startswith("_") and key != "training"}
-        return [(key, item) for key, item in {**named, **plain}.items() if item is not None]
-    return list(vars(owner).items()) if hasattr(owner, "__dict__") else []
+def _matching(owner: Any, step: str, what: str) -> list[tuple[str, Any]]:
+    if step == "*":
+        return list(parts_of(owner))
+    try:
+        return [(step, step_into(owner, step, what))]
+    except KeyError:
+        return []

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
+from graphspec.runtime.values.paths import step_into
+
 #: Values that are part of the structure: they are the same at every replay.
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
@@ -54,15 +56,14 @@ def follow(value: Any, path: str) -> Any:
 
 
 def _step(value: Any, step: str) -> Any:
-    if isinstance(value, Mapping) and step in value:
-        return value[step]
+    try:
+        if not isinstance(value, torch.Tensor):
+            return step_into(value, step, "a result")
+    except KeyError:
+        pass
     if isinstance(value, (list, tuple)) and step.lstrip("-").isdigit():
-        if -len(value) <= int(step) < len(value):
-            return value[int(step)]
         message = f"'{step}': the {type(value).__name__} has {len(value)} items"
         raise KeyError(message)
-    if not isinstance(value, torch.Tensor) and hasattr(value, step):
-        return getattr(value, step)
     if isinstance(value, Mapping):
         have = f"a {type(value).__name__} with the keys {', '.join(map(repr, value)) or 'none'}"
     else:

@@ -154,7 +154,7 @@ def test_a_model_that_fails_leaves_streams_modes_and_generators_as_they_were(cas
             return torch.nn.functional.dropout(x, 0.5, training=True)
     """
     path = case.write(source, spec())
-    model = case.module(path).Model().npu()
+    model = case.module(path).Model().npu().eval()
     before = (torch.get_rng_state(), torch.npu.get_rng_state())
     with pytest.raises(GraphSpecError, match="out of ideas"):
         graphspec.open(path, device="npu", model=model)
