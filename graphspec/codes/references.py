@@ -48,8 +48,8 @@ CODES: Final = (
          "Files are relative to the spec. They are read for the name, never run; a file that is no Python has none.",
          "factory: modle.py:build", "factory: model.py:build"),
     Code("GS215", "The weights cannot be read, or are not there.",
-         "Only .safetensors, whole or sharded by a .safetensors.index.json, and .pt with weights_only=True are read: none"
-         " of them runs code. A missing file is a warning until `run` needs it.", "weights: weights.bin",
+         "Only .safetensors, whole or sharded by a .safetensors.index.json, and .pt with weights_only=True are read:"
+         " neither runs code. A missing file is a warning until `run` needs it.", "weights: weights.bin",
          "weights: weights.safetensors"),
     Code("GS216", "A buffer has no shape or dtype.", "Inputs and states are allocated before the model is called.",
          "x: {shape: [batch, 64]}", "x: {shape: [batch, 64], dtype: float32}"),

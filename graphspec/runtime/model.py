@@ -94,7 +94,10 @@ def _called(plan: Plan, factory: Callable[..., Any], what: str, device: torch.de
             try:
                 model = call_user_code(factory, what, **arguments)
             except ModelError as error:
-                raise _unknown_arguments(factory, what, arguments, error.__cause__) or error from error.__cause__
+                refused = _unknown_arguments(factory, what, arguments, error.__cause__)
+                if refused is None:
+                    raise
+                raise refused from None
     if model is None:
         raise ModelError(f"{what} returned None", hint="return the model from the factory")
     return model

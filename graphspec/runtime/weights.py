@@ -182,7 +182,17 @@ def _fits(value: torch.Tensor, dtype: torch.dtype) -> bool:
         if value.is_floating_point() and value.dtype.itemsize == 1:
             value = value.float()  # exact, and few operators take floats of 8 bits
         if value.is_floating_point() and dtype.is_floating_point:
-            return bool((value.isfinite() == value.to(dtype).float().isfinite()).all())
+            return _rounds(value, dtype)
         return exact_cast(value, dtype) is not None
     except NotImplementedError:  # packed numbers, which torch converts to nothing
         return False
+
+
+def _rounds(value: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether floats become floats of ``dtype`` by rounding alone: none overflows, or is cut at the largest number."""
+    wide = value.dtype if dtype.itemsize == 1 else torch.promote_types(value.dtype, dtype)
+    back = value.to(dtype).to(wide)
+    finite = value.isfinite()
+    kept = (value.abs() <= torch.finfo(dtype).max) | (dtype.itemsize > 1)
+    same_sign = (back == 0) | (back.sign() == value.sign())  # a dtype for scales has no sign, and no zero
+    return bool(((finite == back.isfinite()) & (~finite | (kept & same_sign))).all())

@@ -17,7 +17,10 @@ from graphspec.runtime.importing.folder import readable
 
 _OURS = Path(__file__).resolve().parents[2]
 _TORCH = Path(torch.__file__).resolve().parent
-_NO_DEVICE = re.compile(r"device type at start of device string: (\S+)")
+_NO_DEVICE = re.compile(
+    r"at start of device string: (\S+)|Invalid device string: '(.*?)'|not compiled with (\w+) enabled"
+    r"|not linked with support for (\w+) devices"
+)
 _DEVICES = ("cpu", "cuda", "npu")
 _ALIKE = 0.7  # `cdua` is like cuda; `gpu` is as like cpu as npu, and means neither
 _DISPATCH = ("_ops.py", "_compile.py", "eval_frame.py")
@@ -59,13 +62,15 @@ def failed(what: str, error: BaseException) -> ModelError:
 
 
 def _device_hint(said: str) -> str | None:
-    """What to write for a device that torch does not know."""
-    unknown = _NO_DEVICE.search(said)
-    if unknown is None:
+    """What to write for a device that this torch has not, or that none has."""
+    refused = _NO_DEVICE.search(said)
+    if refused is None:
         return None
-    close = difflib.get_close_matches(unknown[1].partition(":")[0].lower(), _DEVICES, 1, _ALIKE)
-    named = f"did you mean '{close[0]}'?" if close else f"a device is called {', '.join(_DEVICES)}"
-    return f"{named}; `args: {{device: {{device: true}}}}` gives the factory the device of the graphs"
+    name = str(refused[refused.lastindex or 0]).partition(":")[0].lower()
+    close = difflib.get_close_matches(name, _DEVICES, 1, _ALIKE)
+    if close and close[0] != name:
+        return f"did you mean '{close[0]}'?"
+    return "x.device, or `args: {device: {device: true}}` in a factory, is the device of the graphs"
 
 
 def user_error(error: BaseException) -> BaseException:
