@@ -185,3 +185,68 @@ def test_scaled_dot_product_attention(options: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(actual.cpu().float(), expected, rtol=tolerance, atol=tolerance)
     for x, y in zip(on_cpu, on_npu, strict=True):
         torch.testing.assert_close(y.grad.cpu().float(), x.grad, rtol=tolerance, atol=tolerance)
+
+
+# ---- dropout. Uniform probabilities and an identity for the values make the output the mask itself.
+
+KEEP = 0.6
+
+
+def dropped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=1 - KEEP)
+
+
+def mask_of(seed: int) -> torch.Tensor:
+    """Which of the probabilities [2, HEADS, SIZE, SIZE] that seed keeps."""
+    zero = torch.zeros(2, HEADS, SIZE, SIZE, device="npu")
+    torch.npu.manual_seed(seed)
+    return dropped(zero, zero, torch.eye(SIZE, device="npu").expand_as(zero).contiguous()).cpu() > 0
+
+
+def test_attention_drops_the_share_that_is_asked_for_and_the_seed_decides_which() -> None:
+    mask = mask_of(3)
+    assert abs(mask.float().mean().item() - KEEP) < 0.05
+    assert torch.equal(mask, mask_of(3))
+    assert not torch.equal(mask, mask_of(4))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_attention_with_dropout_and_its_gradient(dtype: torch.dtype) -> None:
+    mask, random = mask_of(5), torch.Generator().manual_seed(0)
+    given = [torch.randn(2, HEADS, SIZE, SIZE, generator=random).to(dtype) for _ in range(3)]
+    on_npu = [x.npu().requires_grad_() for x in given]
+    on_cpu = [x.float().requires_grad_() for x in given]
+    torch.npu.manual_seed(5)
+    actual = dropped(*on_npu)
+    q, k, v = on_cpu
+    expected = (q @ k.mT / math.sqrt(SIZE)).softmax(-1) * mask / KEEP @ v
+    weight = torch.randn(expected.shape, generator=random)
+    (expected * weight).sum().backward()
+    (actual * weight.npu().to(dtype)).sum().backward()
+    tolerance = TOLERANCE[dtype] * 8
+    torch.testing.assert_close(actual.cpu().float(), expected, rtol=tolerance, atol=tolerance)
+    for x, y in zip(on_cpu, on_npu, strict=True):
+        torch.testing.assert_close(y.grad.cpu().float(), x.grad, rtol=tolerance, atol=tolerance)
+
+
+def test_each_replay_drops_others_and_its_gradient_drops_the_same() -> None:
+    zero = torch.zeros(2, HEADS, SIZE, SIZE, device="npu")
+    values = torch.eye(SIZE, device="npu").expand_as(zero).contiguous().requires_grad_()
+    weight = torch.rand_like(zero)
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        out = dropped(zero, zero, values)
+        (gradient,) = torch.autograd.grad(out, values, weight)
+    seen = []
+    for _ in range(2):
+        graph.replay()
+        probabilities = out.cpu()
+        torch.testing.assert_close(gradient.cpu(), probabilities.mT @ weight.cpu())
+        seen.append(probabilities)
+    assert not torch.equal(*seen)
+
+
+def test_sizes_that_do_not_fit_are_refused_by_name() -> None:
+    q, k, v = (x.npu() for x in inputs(1, 4, 7, torch.float16))
+    with pytest.raises(RuntimeError, match=r"aclnnFusedInferAttentionScoreV\d: a query of shape"):
+        fused(1, q, k[..., :8].contiguous(), v, layout="BNSD")

@@ -37,18 +37,30 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "add_": (lambda: ones(2).add_(ones(3)), "aclnnInplaceAdd: .* does not broadcast"),
     "add_ of more dimensions": (lambda: ones(2).add_(ones(3, 2)), "aclnnInplaceAdd: .* does not broadcast"),
     "addcdiv_": (lambda: ones(2).addcdiv_(ones(3), ones(3)), "aclnnInplaceAddcdiv: .* does not broadcast"),
-    "masked_fill_": (lambda: ones(4, 2).masked_fill_(ones(3, 2) > 0, 1.0), "aclnnInplaceMaskedFill.* does not broadcast"),
+    "masked_fill_": (
+        lambda: ones(4, 2).masked_fill_(ones(3, 2) > 0, 1.0),
+        "aclnnInplaceMaskedFill.* does not broadcast",
+    ),
     "cat": (lambda: torch.cat([ones(2, 3), ones(2, 4)]), r"aclnnCat: a part of shape \[2, 4\] does not fit"),
     "stack": (lambda: torch.stack([ones(2), ones(3)]), r"aclnnStack: a part of shape \[3\] does not fit"),
     "matmul": (lambda: ones(2, 3) @ ones(4, 5), r"aclnnMatmul: .*\[2, 3\] and \[4, 5\] have no product"),
     "bmm": (lambda: torch.bmm(ones(2, 3, 4), ones(2, 5, 6)), "aclnnBatchMatMul: .* have no product"),
-    "bmm of other batches": (lambda: torch.bmm(ones(2, 3, 4), ones(3, 4, 6)), "aclnnBatchMatMul: .* does not broadcast"),
+    "bmm of other batches": (
+        lambda: torch.bmm(ones(2, 3, 4), ones(3, 4, 6)),
+        "aclnnBatchMatMul: .* does not broadcast",
+    ),
     "mv": (lambda: torch.mv(ones(2, 3), ones(4)), "aclnnMv: .* have no product"),
     "dot": (lambda: torch.dot(ones(3), ones(4)), "aclnnDot: .* have no product"),
     "linear": (lambda: F.linear(ones(2, 3), ones(4, 5)), "aclnnMatmul: .* have no product"),
     "gather": (lambda: ones(2, 3).gather(0, rows(3, 4)), r"aclnnGather: positions of shape \[3, 4\] reach past"),
-    "scatter_": (lambda: ones(2, 3).scatter_(0, rows(2, 3), ones(1, 2)), "aclnnInplaceScatter: positions .* reach past"),
-    "index_copy_": (lambda: ones(4, 2).index_copy_(0, index(0, 1, 2), ones(2, 2)), "aclnnInplaceIndexCopy: 3 positions"),
+    "scatter_": (
+        lambda: ones(2, 3).scatter_(0, rows(2, 3), ones(1, 2)),
+        "aclnnInplaceScatter: positions .* reach past",
+    ),
+    "index_copy_": (
+        lambda: ones(4, 2).index_copy_(0, index(0, 1, 2), ones(2, 2)),
+        "aclnnInplaceIndexCopy: 3 positions",
+    ),
     "nll_loss weights": (
         lambda: F.cross_entropy(ones(2, 6), index(0, 1), ones(5)),
         r"aclnnNLLLoss: weights of shape \[5\] for 6 classes",
@@ -84,7 +96,9 @@ def test_wrong_shapes_are_refused_in_a_capture() -> None:
 def test_a_view_past_the_end_of_its_storage_is_refused() -> None:
     x = ones(4)
     x.untyped_storage().resize_(8)
-    with pytest.raises(RuntimeError, match=r"aclnnAdds: a tensor of shape \[4\], strides \[1\] and offset 0 reaches past"):
+    with pytest.raises(
+        RuntimeError, match=r"aclnnAdds: a tensor of shape \[4\], strides \[1\] and offset 0 reaches past"
+    ):
         x + 1
 
 

@@ -70,6 +70,7 @@ INDEX = torch.tensor([2, 0, 3])
 ROWS = torch.tensor([[0, 2, 1, 3, 0, 1], [3, 1, 0, 2, 2, 2]])
 MASK = torch.tensor([[True, False, True, True, False, False]])
 TARGET = torch.tensor([1, 0, 5, 3])
+BAGGED, BAGS = torch.tensor([0, 2, 1, 5, 5, 3, 2, 4]), torch.tensor([0, 3, 3, 5])  # the second bag is empty
 
 ELEMENTWISE = [
     *(Case(name, getattr(torch, name), dtypes=NUMBERS) for name in ("abs", "neg", "sign", "square", "positive")),
@@ -253,13 +254,16 @@ ACTIVATIONS = [
             "softmax": lambda x: F.softmax(x, -1),
             "softmax rows": lambda x: F.softmax(x, 0),
             "log_softmax": lambda x: F.log_softmax(x, -1),
+            "mish": F.mish,
+            "logsigmoid": F.logsigmoid,
+            "glu": F.glu,
         }.items()
         for case in (Case(name, f), Case(f"{name} grad", gradient(f), scale=2))
     ),
-    Case("mish", F.mish),
-    Case("logsigmoid", F.logsigmoid),
-    Case("glu", F.glu),
     Case("prelu", F.prelu, ((4, 6), (6,))),
+    Case("prelu grad", gradient(F.prelu), ((4, 6), (6,)), scale=2),
+    Case("prelu grad one weight", gradient(F.prelu), ((4, 6), (1,)), scale=4),
+    Case("prelu grad images", gradient(F.prelu), ((2, 3, 2, 4), (3,)), (F32,)),
     Case("softmax to float", lambda x: F.softmax(x, -1, dtype=F32)),
     Case("threshold", lambda x: F.threshold(x, 0.5, 7)),
 ]
@@ -355,6 +359,21 @@ INDEXING = [
     Case("embedding grad", gradient(lambda w, i: F.embedding(i, w)), ((4, 6), ROWS)),
     Case("gather grad", gradient(lambda x, i: x.gather(0, i)), ((4, 6), ROWS)),
     Case("index grad", gradient(lambda x, i: x[i]), ((4, 6), INDEX)),
+    *(
+        Case(
+            f"embedding_bag {mode}",
+            lambda w, i, o, mode=mode: F.embedding_bag(i, w, o, mode=mode, padding_idx=1),
+            ((6, 4), BAGGED, BAGS),
+        )
+        for mode in ("sum", "mean", "max")
+    ),
+    Case("embedding_bag rows", lambda w, i: F.embedding_bag(i, w), ((4, 6), ROWS)),
+    Case(
+        "embedding_bag weighted",
+        lambda w, s, i, o: F.embedding_bag(i, w, o, mode="sum", per_sample_weights=s, include_last_offset=True),
+        ((6, 4), (8,), BAGGED, torch.cat([BAGS, torch.tensor([8])])),
+        (F32,),
+    ),
     Case("bincount", lambda i: torch.bincount(i, minlength=6), (TARGET,)),
 ]
 
@@ -374,6 +393,25 @@ IMAGES = [
     Case("adaptive_avg_pool2d", lambda x: F.adaptive_avg_pool2d(x, (3, 2)), ((2, 3, 7, 5),)),
     Case("adaptive_avg_pool2d 1", lambda x: F.adaptive_avg_pool2d(x, 1), ((2, 3, 7, 5),)),
     Case("adaptive_avg_pool2d grad", gradient(lambda x: F.adaptive_avg_pool2d(x, (3, 2))), ((2, 3, 7, 5),)),
+]
+
+RESAMPLED = [
+    case
+    for name, shape, options in (
+        ("nearest 1d", (2, 3, 5), {"scale_factor": 2}),
+        ("nearest 2d", (2, 3, 4, 5), {"size": (7, 3)}),
+        ("nearest 2d scaled", (1, 2, 4, 5), {"scale_factor": (1.7, 0.6)}),
+        ("nearest-exact 1d", (2, 3, 5), {"size": 7, "mode": "nearest-exact"}),
+        ("nearest-exact 2d", (2, 3, 4, 5), {"scale_factor": (1.7, 0.6), "mode": "nearest-exact"}),
+        ("linear 1d", (2, 3, 5), {"scale_factor": 2, "mode": "linear"}),
+        ("linear 1d corners", (2, 3, 5), {"size": 7, "mode": "linear", "align_corners": True}),
+        ("bilinear", (2, 3, 4, 5), {"scale_factor": 2, "mode": "bilinear"}),
+        ("bilinear smaller", (1, 2, 6, 5), {"scale_factor": (0.6, 1.7), "mode": "bilinear"}),
+        ("bilinear corners", (2, 3, 4, 5), {"size": (7, 3), "mode": "bilinear", "align_corners": True}),
+        ("bicubic", (1, 2, 4, 5), {"size": (7, 3), "mode": "bicubic"}),
+    )
+    for f in (lambda x, options=options: F.interpolate(x, **options),)
+    for case in (Case(name, f, (shape,), scale=2), Case(f"{name} grad", gradient(f), (shape,), (F32,), scale=3))
 ]
 
 LOSSES = [
@@ -449,7 +487,15 @@ FOREACH = [
         Case(f"foreach {name}", foreach(name), PAIR, (F32,), layouts=ONE)
         for name in ("ceil", "floor", "frac", "round", "trunc")
     ),
-    Case("foreach lerp list", foreach("lerp", "list", "list"), PAIR, (F32,), "unit", ONE, composite="aclnnForeachLerpList"),
+    Case(
+        "foreach lerp list",
+        foreach("lerp", "list", "list"),
+        PAIR,
+        (F32,),
+        "unit",
+        ONE,
+        composite="aclnnForeachLerpList",
+    ),
     Case(
         "foreach pow of scalar",
         lambda x, y: torch._foreach_pow(2.0, [x, y]),
@@ -458,6 +504,67 @@ FOREACH = [
         layouts=ONE,
         composite="aclnnForeachPowScalarAndTensor",
     ),
+]
+
+
+def unscale(x: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> Any:
+    grads, found = [x.clone(), y.clone()], torch.zeros(1, device=x.device)
+    torch._amp_foreach_non_finite_check_and_unscale_(grads, found, scale)
+    return (*grads, found)
+
+
+def update_scale(scale: torch.Tensor, tracker: torch.Tensor, found: torch.Tensor) -> Any:
+    scale, tracker = scale.clone(), tracker.clone()
+    torch._amp_update_scale_(scale, tracker, found, 2.0, 0.5, 3)
+    return scale, tracker
+
+
+SCALE, YES, NO = torch.tensor([8.0]), torch.ones(1), torch.zeros(1)
+SCALING = [
+    Case("unscale", unscale, (*PAIR, SCALE), layouts=ONE),
+    Case("unscale non-finite", lambda x, y, s: unscale(x, y / 0, s), (*PAIR, SCALE), (F32,), "positive", ONE),
+    *(
+        Case(f"update scale {name}", update_scale, (scale, torch.tensor([tracker], dtype=torch.int32), found), (F32,))
+        for name, scale, tracker, found in (
+            ("good", SCALE, 1, NO),
+            ("grown", SCALE, 2, NO),
+            ("bad", SCALE, 2, YES),
+            ("at the limit", torch.tensor([2.0**127]), 2, NO),
+        )
+    ),
+]
+
+
+def recurrent(f: Callable[..., Any], states: int, *forms: Any) -> Callable[..., torch.Tensor]:
+    """All results of ``torch.lstm`` or ``torch.gru``, whose parameters are lists, as one tensor."""
+
+    def run(x: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        initial = rest[:states] if states > 1 else rest[0]
+        return torch.cat([y.flatten() for y in f(x, initial, rest[states:], *forms)])
+
+    return run
+
+
+# has_biases, num_layers, dropout, train, bidirectional, batch_first
+ONE_LAYER = (True, 1, 0.0, True, False, False)
+LSTM_SHAPES = ((5, 2, 3), *((1, 2, 4),) * 2, (16, 3), (16, 4), (16,), (16,))
+GRU_SHAPES = ((5, 2, 3), (1, 2, 4), (12, 3), (12, 4), (12,), (12,))
+LAYERS = ((2, 5, 3), (4, 2, 4), *(((12, 3), (12, 4)) * 2), *(((12, 8), (12, 4)) * 2))
+LSTM, GRU = recurrent(torch.lstm, 2, *ONE_LAYER), recurrent(torch.gru, 1, *ONE_LAYER)
+BOTH_WAYS = recurrent(torch.gru, 1, False, 2, 0.0, True, True, True)
+RECURRENT = [
+    Case("lstm", LSTM, LSTM_SHAPES, (F32, F16), layouts=LAYOUTS[:3]),
+    Case(
+        "lstm evaluated",
+        recurrent(torch.lstm, 2, True, 1, 0.0, False, False, True),
+        ((2, 5, 3), *LSTM_SHAPES[1:]),
+        (F32,),
+    ),
+    Case("lstm grad", gradient(LSTM), LSTM_SHAPES, (F32,), layouts=LAYOUTS[:3], scale=5),
+    Case("gru", GRU, GRU_SHAPES, (F32, F16), layouts=LAYOUTS[:3]),
+    Case("gru grad", gradient(GRU), GRU_SHAPES, (F32,), layouts=LAYOUTS[:3], scale=5),
+    Case("gru layers both ways", BOTH_WAYS, LAYERS, (F32,), layouts=LAYOUTS[:3], scale=2),
+    Case("gru layers both ways grad", gradient(BOTH_WAYS), LAYERS, (F32,), layouts=ONE, scale=10),
 ]
 
 
@@ -582,7 +689,7 @@ METHODS = [
 CASES = [
     *METHODS,
     *(*ELEMENTWISE, *BINARY, *COPIES, *GENERATED, *REDUCTIONS, *MATMULS, *ACTIVATIONS, *NORMS, *INDEXING, *IMAGES),
-    *(*LOSSES, *FOREACH),
+    *(*LOSSES, *FOREACH, *SCALING, *RESAMPLED, *RECURRENT),
 ]
 
 
@@ -671,7 +778,7 @@ def test_every_composite_has_a_row() -> None:
 
 
 def test_a_composite_of_torch_npu_is_refused_by_name() -> None:
-    message = "aclnnKthvalue is not emulated, and torch_npu would call acl_op::kthvalue.* instead, which no test compares"
+    message = "aclnnKthvalue is not emulated, and torch_npu would call acl_op::kthvalue.* instead, which no"
     with pytest.raises(RuntimeError, match=message):
         torch.kthvalue(torch.ones(4, device="npu"), 2)
     assert "aclnnKthvalue" not in loader.composites()

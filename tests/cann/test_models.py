@@ -170,6 +170,61 @@ def test_training_in_a_graph(name: str) -> None:
             close(q, p, 1e-4)
 
 
+def test_a_scaler_skips_bad_steps_and_moves_its_scale_as_on_the_cpu() -> None:
+    torch.manual_seed(0)
+    cpu = nn.Linear(4, 3)
+    device = copy.deepcopy(cpu).npu()
+    x, seen = torch.randn(5, 4), []
+    for model, where in ((cpu, "cpu"), (device, "npu")):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler, scales = torch.amp.GradScaler(where, init_scale=8.0, growth_interval=2), []
+        for step in range(6):
+            optimizer.zero_grad()
+            loss = model(x.to(where)).square().sum() * (float("inf") if step == 3 else 1)
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            scales.append(scaler.get_scale())
+        seen.append(scales)
+    assert seen[0] == seen[1] == [8.0, 16.0, 16.0, 8.0, 8.0, 16.0]
+    for p, q in zip(cpu.parameters(), device.parameters(), strict=True):
+        close(q, p)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_recurrent_layers_train_in_a_graph(kind: type[nn.RNNBase]) -> None:
+    torch.manual_seed(0)
+    cpu = kind(4, 6)
+    device = copy.deepcopy(cpu).npu()
+    x, target = torch.randn(5, 3, 4), torch.randn(5, 3, 6)
+    trainers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (cpu, device)]
+
+    def step(model: nn.Module, optimizer: Any, where: str) -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=False)
+        loss = F.mse_loss(model(inputs[where])[0], targets[where])
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    inputs, targets = {"cpu": x, "npu": x.npu()}, {"cpu": target, "npu": target.npu()}
+    stream = npu.Stream()
+    stream.wait_stream(npu.current_stream())
+    with npu.stream(stream):
+        step(device, trainers[1], "npu")
+    step(cpu, trainers[0], "cpu")
+    npu.current_stream().wait_stream(stream)
+    graph = npu.NPUGraph()
+    with npu.graph(graph):
+        loss = step(device, trainers[1], "npu")
+    for _ in range(3):
+        graph.replay()
+        close(loss, step(cpu, trainers[0], "cpu"))
+    for p, q in zip(cpu.parameters(), device.parameters(), strict=True):
+        close(q, p)
+
+
 def test_fused_adam_cannot_be_captured(capfd: pytest.CaptureFixture[str]) -> None:
     """torch_npu has a fused AdamW only; fused Adam falls back to the CPU, which copies synchronously."""
     model = nn.Linear(4, 4).npu()

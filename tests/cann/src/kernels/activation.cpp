@@ -150,6 +150,30 @@ ACLNN(aclnnPrelu, const aclTensor* self, const aclTensor* weight, const aclTenso
   });
 }
 
+// The weight has one element for all channels, or one for each.
+ACLNN(aclnnPreluBackward, const aclTensor* grad, const aclTensor* self, const aclTensor* weight, const aclTensor* grad_self,
+      const aclTensor* grad_weight) {
+  return PLAN([g = view(grad), x = view(self), w = view(weight), gx = view(grad_self), gw = view(grad_weight)] {
+    const View each = per_channel(w, x);
+    map_floating(gx, [](auto d, auto a, auto b) { return a > 0 ? d : d * b; }, g, x, each);
+    const auto input = dense<double>(x), grads = dense<double>(g.expand(x.shape));
+    Values<double> total(w.count());
+    const int64_t inner = x.dims() > 2 ? product({x.shape.begin() + 2, x.shape.end()}) : 1;
+    for (size_t i = 0; i < input.size(); ++i)
+      if (input[i] <= 0) total[w.count() == 1 ? 0 : static_cast<int64_t>(i) / inner % w.count()] += grads[i] * input[i];
+    assign(gw, total);
+  });
+}
+ACLNN(aclnnMishBackward, const aclTensor* grad, const aclTensor* self, const aclTensor* out) {
+  return PLAN(binary(out, grad, self, [](auto g, auto x) {
+    const double t = std::tanh(softplus(x, 1, 20));
+    return g * (t + x * sigmoid(static_cast<double>(x)) * (1 - t * t));
+  }));
+}
+ACLNN(aclnnLogSigmoidBackward, const aclTensor* grad, const aclTensor* self, const aclTensor*, const aclTensor* out) {
+  return PLAN(binary(out, grad, self, [](auto g, auto x) { return g * sigmoid(-static_cast<double>(x)); }));
+}
+
 // ---- gated linear units: the input is split in two along one dimension
 
 namespace {
@@ -166,6 +190,12 @@ Halves halves(const View& view, int64_t dim) {
 ACLNN(aclnnGlu, const aclTensor* self, int64_t dim, const aclTensor* out) {
   return PLAN([h = halves(view(self), dim), o = view(out)] {
     map_floating(o, [](auto x, auto y) { return x * sigmoid(y); }, h.first, h.second);
+  });
+}
+ACLNN(aclnnGluBackward, const aclTensor* grad, const aclTensor* self, int64_t dim, const aclTensor* out) {
+  return PLAN([g = view(grad), h = halves(view(self), dim), o = halves(view(out), dim)] {
+    map_floating(o.first, [](auto d, auto y) { return d * sigmoid(y); }, g, h.second);
+    map_floating(o.second, [](auto d, auto x, auto y) { return d * x * sigmoid(y) * (1 - sigmoid(y)); }, g, h.first, h.second);
   });
 }
 ACLNN(aclnnSwiGlu, const aclTensor* self, int64_t dim, const aclTensor* out) {

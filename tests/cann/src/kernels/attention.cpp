@@ -16,17 +16,27 @@ bool hidden(Causal causal, int64_t s, int64_t t, int64_t queries, int64_t keys) 
   }
 }
 
+// The sizes of a sequence must agree.
+const Sequence& checked(const Sequence& s) {
+  const bool fits = s.query.dims() == 3 && s.key.dims() == 3 && s.value.dims() == 3 && s.key.shape[2] == s.query.shape[2] &&
+                    s.value.shape[1] == s.key.shape[1] && s.value.shape[0] == s.key.shape[0] && s.key.shape[0] > 0 &&
+                    s.query.shape[0] % s.key.shape[0] == 0;
+  if (!fits) reject("a query of shape " + text(s.query.shape) + ", a key of " + text(s.key.shape) + " and a value of " + text(s.value.shape));
+  return s;
+}
+
 struct Dense {
   Values<float> q, k, v, mask;
   int64_t heads, kv_heads, queries, keys, mask_keys, d, dv;
   explicit Dense(const Sequence& s)
-      : q(dense<float>(s.query)), k(dense<float>(s.key)), v(dense<float>(s.value)), heads(s.query.shape[0]),
+      : q(dense<float>(checked(s).query)), k(dense<float>(s.key)), v(dense<float>(s.value)), heads(s.query.shape[0]),
         kv_heads(s.key.shape[0]), queries(s.query.shape[1]), keys(s.key.shape[1]), mask_keys(0), d(s.query.shape[2]),
         dv(s.value.shape[2]) {
     if (!s.mask.defined()) return;
     mask = dense<float>(s.mask);
     mask_keys = s.mask.shape[2];
   }
+  int64_t probability(int64_t n, int64_t s, int64_t t) const { return (n * queries + s) * keys + t; }
   const float* query(int64_t n, int64_t s) const { return q.span((n * queries + s) * d, d); }
   int64_t kv_row(int64_t n, int64_t t) const { return n / (heads / kv_heads) * keys + t; }
   const float* key(int64_t n, int64_t t) const { return k.span(kv_row(n, t) * d, d); }
@@ -79,8 +89,10 @@ void attend(const Sequence& sequence, const AttentionOptions& options) {
       x.scores(n, s, options, p);
       const SoftmaxSums sums = softmax(p);
       std::fill(row.begin(), row.end(), 0);
-      for (int64_t t = 0; t < x.keys; ++t)
-        for (int64_t i = 0; i < x.dv; ++i) row[i] += p[t] * x.value(n, t)[i];
+      for (int64_t t = 0; t < x.keys; ++t) {
+        const double kept = p[t] * options.keep_factor(x.probability(n, s, t));
+        for (int64_t i = 0; i < x.dv; ++i) row[i] += kept * x.value(n, t)[i];
+      }
       std::copy(row.begin(), row.end(), result.span((n * x.queries + s) * x.dv, x.dv));
       write_sums(sequence.lse, n, s, sums.max + std::log(sums.sum));
       write_sums(sequence.softmax_max, n, s, sums.max);
@@ -343,8 +355,9 @@ INFER_MAX_WORKSPACE(aclnnFusedInferAttentionScoreV5, ANY_TENSORS, ANY_TENSOR, AN
 namespace {
 
 struct FlashArguments {
-  View query, key, value, mask, out;
+  View query, key, value, mask, out, drop_mask;
   AttentionOptions options;
+  double keep;
   int64_t heads;
   std::string layout;
 };
@@ -383,7 +396,7 @@ std::string flash_unsupported(const std::string& layout, const aclTensor* pse, c
   if (layout != "BNSD" && layout != "BSND" && layout != "BSH" && layout != "SBH") return "layout " + layout + " is not emulated";
   if ((pse && pse->count()) || (padding_mask && padding_mask->count()) || !values(prefix).empty())
     return "shifts, padding masks and prefixes are not emulated";
-  if (keep_prob < 1 || (drop_mask && drop_mask->count())) return "dropout inside of attention is not emulated";
+  if (keep_prob < 1 && !(drop_mask && drop_mask->count())) return "dropout without a mask is not emulated";
   if (sparse_mode > kRightDownCausal) return "sparse_mode " + std::to_string(sparse_mode) + " is not emulated";
   return "";
 }
@@ -391,33 +404,46 @@ std::string flash_unsupported(const std::string& layout, const aclTensor* pse, c
 View present(const aclTensor* tensor) { return tensor && tensor->count() ? view(tensor) : View{}; }
 
 FlashArguments flash_arguments(const aclTensor* query, const aclTensor* key, const aclTensor* value, const aclTensor* mask,
-                               const aclTensor* out, double scale, int64_t heads, const char* layout, int64_t sparse_mode) {
+                               const aclTensor* drop_mask, const aclTensor* out, double scale, double keep, int64_t heads,
+                               const char* layout, int64_t sparse_mode) {
   const Causal causal = sparse_mode == kLeftUpCausal      ? Causal::kLeftUp
                         : sparse_mode == kRightDownCausal ? Causal::kRightDown
                                                           : Causal::kNone;
-  return {view(query), view(key), view(value), present(mask), view(out), {scale, causal}, heads, layout};
+  return {view(query), view(key), view(value), present(mask), view(out), present(drop_mask), {scale, causal}, keep, heads, layout};
 }
+
+// The options of the b-th sequence; `dropout` is to outlive them.
+AttentionOptions options_of(const FlashArguments& a, const FlashViews& views, int64_t b, const Dropout& dropout) {
+  AttentionOptions options = a.options;
+  if (a.keep < 1) options.dropout = &dropout;
+  options.first_probability = b * a.heads * views.query.size(2) * views.key.size(2);
+  return options;
+}
+Dropout dropout_of(const FlashArguments& a) { return {a.keep < 1 ? dense<int64_t>(a.drop_mask) : Values<int64_t>(), a.keep}; }
 
 void flash_grad(const FlashArguments& a, const View& grad, const View& grad_query, const View& grad_key, const View& grad_value) {
   const FlashViews views(a);
   const int64_t key_heads = views.key.shape[1];
   const View g = canonical(a.layout, grad, a.heads), gq = canonical(a.layout, grad_query, a.heads);
   const View gk = canonical(a.layout, grad_key, key_heads), gv = canonical(a.layout, grad_value, key_heads);
+  const Dropout dropout = dropout_of(a);
   for (int64_t b = 0; b < views.query.shape[0]; ++b) {
+    const AttentionOptions options = options_of(a, views, b, dropout);
     const Dense x(views.sequence(b));
     const auto dy = dense<float>(g.select(0, b));
     Values<double> dq(x.q.size()), dk(x.k.size()), dv(x.v.size()), p(x.keys), dp(x.keys);
     for (int64_t n = 0; n < x.heads; ++n)
       for (int64_t s = 0; s < x.queries; ++s) {
-        x.scores(n, s, a.options, p);
+        x.scores(n, s, options, p);
         softmax(p);
         const float* dout = dy.span((n * x.queries + s) * x.dv, x.dv);
         double total = 0;
         for (int64_t t = 0; t < x.keys; ++t) {
           dp[t] = 0;
+          const double factor = options.keep_factor(x.probability(n, s, t));
           for (int64_t i = 0; i < x.dv; ++i) {
-            dp[t] += static_cast<double>(dout[i]) * x.value(n, t)[i];
-            dv[x.kv_row(n, t) * x.dv + i] += p[t] * dout[i];
+            dp[t] += factor * dout[i] * x.value(n, t)[i];
+            dv[x.kv_row(n, t) * x.dv + i] += factor * p[t] * dout[i];
           }
           total += p[t] * dp[t];
         }
@@ -443,14 +469,15 @@ ACLNN(aclnnFlashAttentionScore, const aclTensor* query, const aclTensor* key, co
       const aclTensor* softmax_sum, const aclTensor*, const aclTensor* out) {
   const std::string why = flash_unsupported(layout, pse, drop_mask, padding_mask, prefix, keep_prob, sparse_mode);
   if (!why.empty()) return REFUSE(why);
-  return PLAN([a = flash_arguments(query, key, value, mask, out, scale, heads, layout, sparse_mode), top = view(softmax_max),
+  return PLAN([a = flash_arguments(query, key, value, mask, drop_mask, out, scale, keep_prob, heads, layout, sparse_mode), top = view(softmax_max),
                total = view(softmax_sum)] {
     const FlashViews views(a);
+    const Dropout dropout = dropout_of(a);
     for (int64_t b = 0; b < views.query.shape[0]; ++b) {
       Sequence one = views.sequence(b);
       one.softmax_max = top.select(0, b);
       one.softmax_sum = total.select(0, b);
-      attend(one, a.options);
+      attend(one, options_of(a, views, b, dropout));
     }
   });
 }
@@ -462,7 +489,7 @@ ACLNN(aclnnFlashAttentionScoreGrad, const aclTensor* query, const aclTensor* key
       const aclTensor* grad_key, const aclTensor* grad_value, const aclTensor*) {
   const std::string why = flash_unsupported(layout, pse, drop_mask, padding_mask, prefix, keep_prob, sparse_mode);
   if (!why.empty()) return REFUSE(why);
-  return PLAN([a = flash_arguments(query, key, value, mask, attention, scale, heads, layout, sparse_mode), g = view(grad),
+  return PLAN([a = flash_arguments(query, key, value, mask, drop_mask, attention, scale, keep_prob, heads, layout, sparse_mode), g = view(grad),
                gq = view(grad_query), gk = view(grad_key), gv = view(grad_value)] { flash_grad(a, g, gq, gk, gv); });
 }
 

@@ -4,6 +4,17 @@
 
 namespace emu {
 
+// Which probabilities are dropped: a mask of bits, 1 keeps, one for each of [B, N, S, T].
+struct Dropout {
+  Values<int64_t> bytes;
+  double keep = 1;
+  // The factor of the i-th probability.
+  double factor(int64_t i) const {
+    if (keep >= 1) return 1;
+    return keep > 0 && (bytes[i / 8] >> (i % 8) & 1) ? 1 / keep : 0;
+  }
+};
+
 enum class Causal { kNone, kLeftUp, kRightDown };
 
 // One sequence: query [N, S, D], key [NK, T, D], value [NK, T, Dv]; N is a multiple of NK.
@@ -17,6 +28,9 @@ struct Sequence {
 struct AttentionOptions {
   double scale = 1;
   Causal causal = Causal::kNone;
+  const Dropout* dropout = nullptr;  // none
+  int64_t first_probability = 0;     // of this sequence, in the mask
+  double keep_factor(int64_t i) const { return dropout ? dropout->factor(first_probability + i) : 1; }
 };
 
 void attend(const Sequence& sequence, const AttentionOptions& options);

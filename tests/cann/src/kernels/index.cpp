@@ -96,6 +96,68 @@ ACLNN(aclnnEmbeddingDenseBackward, const aclTensor* grad, const aclTensor* indic
     assign(o, total);
   });
 }
+// ---- bags: rows of the weight, summed, averaged or maximized over the indices of each bag
+
+namespace {
+
+enum BagMode { kBagSum = 0, kBagMean = 1, kBagMax = 2 };
+
+struct Bags {
+  Values<int64_t> indices, starts;
+  int64_t count;
+  Bags(const View& i, const View& offsets, bool include_last)
+      : indices(dense<int64_t>(i)), starts(dense<int64_t>(offsets)), count(offsets.count() - (include_last ? 1 : 0)) {
+    if (!include_last) starts.push_back(static_cast<int64_t>(indices.size()));
+    for (int64_t b = 0; b < count; ++b)
+      if (starts[b] < 0 || starts[b] > starts[b + 1] || starts[b + 1] > static_cast<int64_t>(indices.size()))
+        reject("bag " + std::to_string(b) + " reaches from index " + std::to_string(starts[b]) + " to " + std::to_string(starts[b + 1]));
+  }
+};
+
+// What the gradient needs: the bag of every index, the size of every bag, and where each maximum came from.
+struct BagResults {
+  View out, bag_of, sizes, maxima;
+};
+
+void embedding_bag(const View& weight, const Bags& bags, int64_t mode, const View& factors, int64_t padding, const BagResults& to) {
+  const int64_t width = weight.size(1), rows = weight.size(0);
+  const auto w = dense<double>(weight);
+  const auto scale = factors.defined() ? dense<double>(factors) : Values<double>(bags.indices.size(), 1);
+  Values<double> result(bags.count * width), sizes(bags.count);
+  Values<int64_t> bag_of(bags.indices.size()), maxima(bags.count * width);
+  for (int64_t b = 0; b < bags.count; ++b) {
+    for (int64_t i = bags.starts[b]; i < bags.starts[b + 1]; ++i) {
+      bag_of[i] = b;
+      const int64_t row = wrap(bags.indices[i], rows);
+      if (row == padding) continue;
+      for (int64_t k = 0; k < width; ++k) {
+        double& total = result[b * width + k];
+        const double value = w[row * width + k] * scale[i];
+        const bool better = sizes[b] == 0 || value > total;
+        if (mode != kBagMax) total += value;
+        else if (better) total = value;
+        if (better) maxima[b * width + k] = row;
+      }
+      sizes[b] += 1;
+    }
+    for (int64_t k = 0; mode == kBagMean && k < width; ++k) result[b * width + k] /= std::max(sizes[b], 1.0);
+  }
+  assign(to.out, result);
+  if (to.bag_of.count()) assign(to.bag_of, bag_of);
+  assign(to.sizes, sizes);
+  if (mode == kBagMax) assign(to.maxima, maxima);
+}
+
+}  // namespace
+ACLNN(aclnnEmbeddingBag, const aclTensor* weight, const aclTensor* indices, const aclTensor* offsets, bool, int64_t mode, bool,
+      const aclTensor* factors, bool include_last, int64_t padding, const aclTensor* out, const aclTensor* bag_of,
+      const aclTensor* sizes, const aclTensor* maxima) {
+  return PLAN([=, w = view(weight), i = view(indices), o = view(offsets), f = view(factors),
+               to = BagResults{view(out), view(bag_of), view(sizes), view(maxima)}] {
+    embedding_bag(w, Bags(i, o, include_last), mode, f, padding, to);
+  });
+}
+
 namespace {
 // One slice of the source for every position.
 void check_slices(const View& source, int dim, const View& index) {

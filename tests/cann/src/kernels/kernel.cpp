@@ -49,7 +49,7 @@ const std::set<std::string> kUncompared = {
     "aclnnAddV3", "aclnnConvDepthwise2d", "aclnnDropoutGenMask", "aclnnFastGelu", "aclnnFastLayerNorm",
     "aclnnForeachAddList", "aclnnForeachAddScalar", "aclnnForeachAddcdivScalar", "aclnnForeachAddcmulScalar",
     "aclnnForeachDivScalar", "aclnnForeachMaximumScalar", "aclnnForeachMinimumScalar", "aclnnForeachMulScalar",
-    "aclnnForeachNonFiniteCheckAndUnscale", "aclnnForeachPowScalar", "aclnnForeachSubList", "aclnnForeachSubScalar",
+    "aclnnForeachPowScalar", "aclnnForeachSubList", "aclnnForeachSubScalar",
     "aclnnFusedInferAttentionScoreV2", "aclnnFusedInferAttentionScoreV5", "aclnnFusedSgd", "aclnnIndexAddV2",
     "aclnnIndexFillTensor", "aclnnInplaceAbs", "aclnnInplaceBitwiseOrScalar", "aclnnInplaceBitwiseOrTensor",
     "aclnnInplaceClampMin", "aclnnInplaceIndexFillTensor", "aclnnInplaceIsFinite", "aclnnInplaceIsNegInf",

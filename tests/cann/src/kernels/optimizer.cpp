@@ -204,6 +204,8 @@ ACLNN(aclnnForeachLerpScalar, const aclTensorList* self, const aclTensorList* en
 FOREACH_TRIPLE(Addcmul, x + k * y * z)
 FOREACH_TRIPLE(Addcdiv, x + k * y / z)
 
+// ---- scaling of gradients
+
 ACLNN(aclnnForeachNonFiniteCheckAndUnscale, const aclTensorList* grads, const aclTensor* found, const aclTensor* scale) {
   return PLAN([g = views(grads), f = view(found), s = view(scale)] {
     const double factor = read<double>(s);
@@ -212,6 +214,17 @@ ACLNN(aclnnForeachNonFiniteCheckAndUnscale, const aclTensorList* grads, const ac
         if (!std::isfinite(x)) write<double>(f, 1);
         return static_cast<decltype(x)>(x * factor);
       }, grad);
+  });
+}
+
+ACLNN(aclnnAmpUpdateScale, const aclTensor* scale, const aclTensor* tracker, const aclTensor* found, double growth, double backoff,
+      int64_t interval, const aclTensor* new_scale, const aclTensor* new_tracker) {
+  return PLAN([=, s = view(scale), t = view(tracker), f = view(found), to_scale = view(new_scale), to_tracker = view(new_tracker)] {
+    const double old = read<double>(s), larger = static_cast<float>(old * growth);
+    const int64_t good = read<double>(f) ? 0 : read<int64_t>(t) + 1;
+    const bool grows = good == interval;
+    write<double>(to_scale, good == 0 ? old * backoff : grows && std::isfinite(larger) ? larger : old);
+    write<int64_t>(to_tracker, grows ? 0 : good);
   });
 }
 
