@@ -44,6 +44,7 @@ CODES: Mapping[str, str] = {
     "GS710": "A region calls a compiled function; it is recorded as eager code, or as one opaque call.",
     "GS711": "A region copies between host and device.",
     "GS712": "A captured module has hooks; their Python code would run at capture only.",
+    "GS714": "A region calls an operator that torch marks as unsafe in a graph.",
 }
 
 _EAGER = "move it out of the model's call, or into a region with `eager: true`"
@@ -153,6 +154,21 @@ FUNCTIONS: Mapping[str, Hazard] = {
     "Tensor.cpu": _COPY,
     "Tensor.to": replace(_COPY, when="to_host"),
     "Tensor.pin_memory": replace(_COPY, hint="pin host memory outside of the region"),
+}
+
+_MADE_ON_HOST = replace(
+    _BORN,
+    does="copies a tensor that was made on the host to the device",
+    when="host_to_device",
+    hint="make it on the device: torch.arange(n, device=x.device); or once in __init__, with self.register_buffer",
+)
+
+#: The same names, for what was made in the region without a device, out of nothing but numbers.
+ON_HOST_TENSORS: Mapping[str, Hazard] = {
+    "Tensor.to": _MADE_ON_HOST,
+    "Tensor.type_as": _MADE_ON_HOST,
+    "Tensor.cuda": _MADE_ON_HOST,
+    "Tensor.npu": _MADE_ON_HOST,
 }
 
 #: The same names, for host numbers: 0-d tensors made by torch.tensor(NUMBER) without a device.
@@ -307,6 +323,9 @@ CALLS: Mapping[str, Hazard] = {
     **{f"torch.{device}.{name}_rng_state": _RNG for device in ("cuda", "npu") for name in ("get", "set")},
     "torch.npu.manual_seed_all": _RNG,
 }
+
+#: What torch tags ``cudagraph_unsafe``, or its inductor keeps out of graphs; that list is read where it stands.
+UNSAFE = Hazard("GS714", "calls an operator that torch marks as unsafe in a graph", f"replace it; or {_EAGER}")
 
 GENERATOR = Hazard(
     "GS704",

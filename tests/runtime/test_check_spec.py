@@ -144,16 +144,27 @@ def test_a_factory_may_move_its_model_to_a_device_that_is_not_here(check, build)
     assert codes(check("return self.lin(x)", build=build)) == []
 
 
-def test_what_a_factory_moves_by_hand_is_on_the_device(check):
-    body = "return x + self.offset + self.other"
-    build = (
-        "give(Model())\n\n"
-        "def give(model):\n"
-        "    model.offset = torch.ones(4).to(model.lin.weight.device)\n"
-        "    model.other = torch.ones(4, device='npu')\n"
-        "    return model"
-    )
-    assert codes(check(body, build=build)) == []
+@pytest.mark.parametrize(
+    ("made", "device"),
+    [
+        ("torch.ones(4).to(model.lin.weight.device)", False),  # nothing has been moved yet: that is the CPU
+        ("torch.ones(4, device=model.lin.weight.device)", False),
+        ("torch.ones(4, device=torch.device('cpu'))", False),
+        ("torch.ones(4, device='npu')", True),
+        ("torch.ones(4).to('npu:0')", True),
+        ("torch.ones(4).cuda()", True),
+    ],
+)
+def test_what_a_factory_makes_on_its_device_is_on_the_host_until_it_is_moved_by_name(check, made, device):
+    build = f"give(Model())\n\ndef give(model):\n    model.offset = {made}\n    return model"
+    found = check("return x + self.offset", build=build).findings
+    assert [each.code for each in found] == ([] if device else ["GS746"])
+    assert device or "model.offset" in found[0].message
+
+
+def test_a_device_that_a_block_of_the_factory_sets_is_the_host_too(check):
+    build = "give()\n\ndef give():\n    with torch.device('cpu'):\n        model = Model()\n        model.offset = torch.ones(4)\n    return model"
+    assert codes(check("return x + self.offset", build=build)) == ["GS746"]
 
 
 def test_the_text_cpu_is_the_host_unless_the_factory_asked_what_there_is(check):

@@ -20,7 +20,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F  # noqa: N812 - as models write it
 
-from graphspec.hazards import CALLS, CODES, FUNCTIONS, HINTS, ON_HOST_NUMBERS, OPERATORS
+from graphspec.hazards import CALLS, CODES, FUNCTIONS, HINTS, ON_HOST_NUMBERS,
+    ON_HOST_TENSORS, OPERATORS
 from graphspec.recording.calls import Recorder
 from graphspec.runtime.hazards import (
     TraceEnded,
@@ -265,6 +266,7 @@ def test_the_table_names_known_codes_and_conditions_and_gives_advice():
     rows = [
         *FUNCTIONS.values(),
         *ON_HOST_NUMBERS.values(),
+        *ON_HOST_TENSORS.values(),
         *CALLS.values(),
         *(r for rows in OPERATORS.values() for r in rows),
     ]

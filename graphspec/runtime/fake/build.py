@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -23,11 +24,17 @@ def build_fake(plan: Plan, tensors: FakeTensors, placement: Placement) -> Any:
     # Imported outside: what libraries make at their import stays real, for whoever uses them after us.
     factory = import_object(plan.model.factory, plan.folder)
     constants = HostConstants()
+
+    @functools.wraps(factory)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        with placement.making():
+            return factory(*args, **kwargs)
+
     if tells_device(plan.model.args):
         placement.note_asked()  # what it makes of the device it is told, be it a text, is where the graphs are
     with tensors.entered(), placement.building(), without_initialisers(), constants, HostReads(constants):
         try:
-            return build_model(replace(plan, model=replace(plan.model, weights=None)), torch.device("cpu"), factory)
+            return build_model(replace(plan, model=replace(plan.model, weights=None)), torch.device("cpu"), made)
         except ModelError as error:
             if "UninitializedParameter" in error.message:
                 message = f"the factory {plan.model.factory} makes a lazy module, whose parameters have no shape"

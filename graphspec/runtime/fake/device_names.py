@@ -12,8 +12,14 @@ from torch import nn
 from graphspec.recording.source import torch_callers
 
 
-def names_device(device: Any) -> bool:
-    """Whether a ``device`` argument means the model's device: a device object may be ``x.device``; "cpu" does not."""
+def names_device(device: Any, *, building: bool = False) -> bool:
+    """Whether a ``device`` argument means the model's device. The text "cpu" does not.
+
+    In a region a device object may be ``x.device``, which is where the region runs. While the model is built, nothing
+    has been moved yet: there ``x.device`` and ``torch.device("cpu")`` are the host.
+    """
+    if isinstance(device, torch.device) and building:
+        return device.type not in ("cpu", "meta")
     return not (isinstance(device, str) and device.partition(":")[0] in ("cpu", "meta"))
 
 

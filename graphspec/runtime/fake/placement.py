@@ -75,6 +75,7 @@ class Placement:
         self._met: list[Meeting] | None = None
         self._call: _Call | None = None
         self._building = False
+        self._making = False
         self._asked = False  # the model has asked which devices there are
 
     @contextmanager
@@ -86,6 +87,15 @@ class Placement:
                 yield
         finally:
             self._building = False
+
+    @contextmanager
+    def making(self) -> Iterator[None]:
+        """Inside `building`, the call of the factory itself: what it makes lies on the host until it is moved."""
+        self._making = True
+        try:
+            yield
+        finally:
+            self._making = False
 
     def note_asked(self) -> None:
         """The factory knows of devices: from here on the text "cpu" is the device it runs on."""
@@ -202,7 +212,7 @@ class Placement:
                 self._met.append(Meeting(value, operator, site()))
 
     def _names_device(self, device: Any) -> bool:
-        return self._asked or names_device(device)
+        return self._asked or names_device(device, building=self._making)
 
     def _is_hosts_own(self) -> bool:
         """Whether what the current call makes of nothing is the host's. In doubt it is not."""

@@ -75,6 +75,19 @@ def names_device(device: Any) -> bool:
     return device is not None and not (isinstance(device, str) and torch.device(device).type == "cpu")
 
 
+def makes_on_host(call: FunctionCall, result: Any) -> bool:
+    """Whether this function call made a tensor of several elements on the host, out of nothing but numbers.
+
+    What is built from a list of Python numbers is host data, which has a finding of its own.
+    """
+    if not isinstance(result, Tensor) or not result.dim() or result.device.type != "cpu":
+        return False
+    function = function_name(call.target)
+    if function in NUMBER_MAKERS or function.startswith("Tensor.") or names_device(call.kwargs.get("device")):
+        return False
+    return not any(True for _ in tensors((*call.args, *call.kwargs.values())))
+
+
 def makes_number(call: FunctionCall, result: Any) -> bool:
     """Whether this function call turned a number of the host into a 0-d tensor that stays on the host."""
     function = function_name(call.target)
@@ -98,9 +111,20 @@ def _to_host(call: FunctionCall) -> bool:
 
 
 def _number_to_device(call: FunctionCall) -> bool:
+    return not call.args[0].dim() and _to_device(call)
+
+
+def _to_device(call: FunctionCall) -> bool:
     target = _target(call)
     other = call.args[1] if len(call.args) > 1 else call.kwargs.get("other")
     return (target is not None and names_device(target)) or (isinstance(other, Tensor) and not call.is_host(other))
+
+
+def _host_to_device(call: FunctionCall) -> bool:
+    made: Tensor = call.args[0]
+    if not made.dim():
+        return False
+    return function_name(call.target) in ("Tensor.cuda", "Tensor.npu") or _to_device(call)
 
 
 def _has_mask(indices: Any) -> bool:
@@ -147,6 +171,7 @@ CONDITIONS: Mapping[str, Callable[[FunctionCall], bool]] = {
     "one_hot_without_classes": lambda call: call.argument(1, "num_classes", -1) == -1,
     "to_host": _to_host,
     "number_to_device": _number_to_device,
+    "host_to_device": _host_to_device,
     "tensor_std": lambda call: isinstance(call.argument(1, "std"), Tensor),
     "tensor_bounds": lambda call: any(True for _ in tensors(call.args[:2])),
     "histogram_without_range": lambda call: call.argument(2, "min", 0) == call.argument(3, "max", 0),

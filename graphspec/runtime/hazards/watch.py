@@ -13,15 +13,35 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from graphspec.errors import Diagnostic, Severity
-from graphspec.hazards import CODES, FUNCTIONS, GENERATOR, ON_HOST_NUMBERS, OPERATORS, PARTS, SEEDED, TAGGED, Hazard
+from graphspec.hazards import (
+    CODES,
+    FUNCTIONS,
+    GENERATOR,
+    ON_HOST_NUMBERS,
+    ON_HOST_TENSORS,
+    OPERATORS,
+    PARTS,
+    SEEDED,
+    TAGGED,
+    UNSAFE,
+    Hazard,
+)
 from graphspec.recording.source import NOWHERE, ModuleNames, Site, module_stack, part_of_torch, site
 from graphspec.runtime.hazards.capturing import inside_capture
-from graphspec.runtime.hazards.conditions import CONDITIONS, FunctionCall, function_name, makes_number, tensors
+from graphspec.runtime.hazards.conditions import (
+    CONDITIONS,
+    FunctionCall,
+    function_name,
+    makes_number,
+    makes_on_host,
+    tensors,
+)
 from graphspec.runtime.hazards.fake import TraceEnded, is_fake, lacks_value
 from graphspec.runtime.hazards.generators import attribute_of, default_generators, drawn_from, same
 from graphspec.runtime.hazards.modes import DispatchWatch, FunctionWatch
 from graphspec.runtime.hazards.patches import default_seeds, patched
 from graphspec.runtime.hazards.streams import Streams
+from graphspec.runtime.hazards.unsafe import is_unsafe
 from graphspec.runtime.hazards.wording import advised, label, shown
 
 if TYPE_CHECKING:
@@ -57,7 +77,7 @@ class Watch:
         self._root = root
         self._names: ModuleNames | None = None
         self._found: dict[tuple[str, Site, str], Diagnostic] = {}
-        self._numbers: MutableMapping[Tensor, bool] = WeakIdKeyDictionary()
+        self._hosts: MutableMapping[Tensor, bool] = WeakIdKeyDictionary()
         self._function: FunctionCall | None = None
         self._muted: frozenset[str] = frozenset()  # codes already reported by the call that is running
         self._rows: dict[Any, tuple[str, tuple[Hazard, ...], bool]] = {}
@@ -68,8 +88,8 @@ class Watch:
         return list(self._found.values())
 
     def is_host(self, tensor: Any) -> bool:
-        """Whether a tensor is a number of the host: reading it waits for no device, and it is frozen like one."""
-        return isinstance(tensor, Tensor) and tensor in self._numbers
+        """Whether a tensor was made on the host, of numbers: reading it waits for no device, and it is frozen."""
+        return isinstance(tensor, Tensor) and tensor in self._hosts
 
     def report(self, hazard: Hazard, operator: str, at: Site | None = None) -> None:
         """Adds a finding, unless the running call has reported its kind, or it is known.
@@ -101,8 +121,8 @@ class Watch:
         outcome = Outcome()
         try:
             yield outcome
-            if makes_number(call, outcome.result):
-                self._numbers[outcome.result] = True
+            if makes_number(call, outcome.result) or makes_on_host(call, outcome.result):
+                self._hosts[outcome.result] = True
         except Exception as error:
             if reported and any(is_fake(tensor) for tensor in tensors(call.args)):
                 raise TraceEnded from error
@@ -129,7 +149,7 @@ class Watch:
             if not any(self._applies(row, call) for row in rows):
                 self.report(TAGGED["dynamic_output_shape"], label(name, call))
             raise TraceEnded from error
-        self._follow_numbers(args, result)
+        self._follow_hosts(args, result)
         return result
 
     @contextmanager
@@ -143,7 +163,7 @@ class Watch:
             self._muted = outer
 
     def _judge_function(self, name: str, call: FunctionCall) -> frozenset[str]:
-        rows = [row for table in (FUNCTIONS, ON_HOST_NUMBERS) if (row := table.get(name)) is not None]
+        rows = [row for table in (FUNCTIONS, ON_HOST_NUMBERS, ON_HOST_TENSORS) if (row := table.get(name)) is not None]
         reported = [row for row in rows if self._applies(row, call)]
         for row in reported:
             self.report(row, shown(name))
@@ -154,7 +174,7 @@ class Watch:
             read = list(tensors(call.args))
             if read and all(self.is_host(tensor) for tensor in read):
                 return False  # a number of the host costs nothing to read there
-        elif row.when == "number_to_device" and not self.is_host(call.args[0]):
+        elif row.when in ("number_to_device", "host_to_device") and not self.is_host(call.args[0]):
             return False
         return row.when is None or CONDITIONS[row.when](call)
 
@@ -169,8 +189,9 @@ class Watch:
         if known is None:
             name = str(op.name()).partition(".")[0]
             tagged = tuple(row for tag, row in TAGGED.items() if getattr(torch.Tag, tag) in op.tags)
+            unsafe = (UNSAFE,) if is_unsafe(op) else ()
             draws = "Generator" in str(op._schema)
-            known = (name, OPERATORS.get(name, tagged[:1]), draws)
+            known = (name, OPERATORS.get(name, tagged[:1]) or unsafe, draws)
             self._rows[op] = known
         return known
 
@@ -184,11 +205,11 @@ class Watch:
                 row = replace(row, does=f"{row.does}, {name}", hint=row.hint.replace("model.NAME", name))
             self.report(row, label(operator, call))
 
-    def _follow_numbers(self, args: tuple[Any, ...], result: Any) -> None:
-        if self._numbers and isinstance(result, Tensor):
+    def _follow_hosts(self, args: tuple[Any, ...], result: Any) -> None:
+        if self._hosts and isinstance(result, Tensor):
             read = list(tensors(args))
             if read and all(self.is_host(tensor) for tensor in read):
-                self._numbers[result] = True
+                self._hosts[result] = True
 
     def _train_mode(self) -> str:
         stack = module_stack()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from graphspec.errors import Diagnostic
+from graphspec.recording.calls import touched_refs
 from graphspec.runtime.laws.evidence import Opened
 from graphspec.runtime.rehearsal.observation import HostMeeting, Observation
 
@@ -18,13 +19,32 @@ def host_tensors(opened: Opened, seen: Observation) -> Iterator[Diagnostic]:
     said: set[Any] = set()
     if opened.label == "cpu":
         return
+    reported = {(each.file, each.line) for each in seen.hazards if each.severity == "error"}
     for meeting in seen.met:
+        if (meeting.place.file, meeting.place.line) in reported:
+            continue  # the watch has said so
         if isinstance(meeting.value, np.generic) and meeting.name is None:
             continue  # computed in the region: a number like any other
         key = meeting.name or meeting.made or meeting.place
         if key not in said:
             said.add(key)
             yield _host_tensor(seen.region, meeting, opened.label)
+
+
+def off_the_device(opened: Opened, seen: Observation) -> Iterator[Diagnostic]:
+    """GS746 on a device: a tensor of the host that the region reads or writes. A graph sees none of it.
+
+    One number is taken by kernels of every device, and frozen; what is written there is written once.
+    """
+    kind = opened.backend.device.type
+    recording = seen.recording
+    for index, outside in recording.outside.items():
+        if kind in ("cpu", outside.tensor.device.type) or index in recording.literals:
+            continue
+        call = next(c for c in recording.calls if any(ref.storage == index for ref in touched_refs(c)))
+        slots = opened.reach.slots_of_storage(outside.tensor)
+        name = slots[0].name if slots else None
+        yield _host_tensor(seen.region, HostMeeting(outside.tensor, name, call.name, call.site), kind)
 
 
 def _host_tensor(region: str, meeting: HostMeeting, label: str) -> Diagnostic:

@@ -44,6 +44,7 @@ LAWS: tuple[Law, ...] = (
     Law("call", memory.stale_views, ("GS729",)),
     Law("call", kept.kept_inputs, ("GS720",)),
     Law("call", host_tensors.host_tensors, ("GS746",)),
+    Law("call", host_tensors.off_the_device, ("GS746",)),
     Law("call", results.misfits, ("GS742",)),
     Law("pass", results.ended_calls, ("GS740", "GS741", "GS742", "GS743", "GS744", "GS748", "GS749")),
     Law("pass", host_state.changed_host_values, ("GS725",)),
