@@ -163,7 +163,10 @@ def test_what_a_factory_makes_on_its_device_is_on_the_host_until_it_is_moved_by_
 
 
 def test_a_device_that_a_block_of_the_factory_sets_is_the_host_too(check):
-    build = "give()\n\ndef give():\n    with torch.device('cpu'):\n        model = Model()\n        model.offset = torch.ones(4)\n    return model"
+    build = (
+        "give()\n\ndef give():\n    with torch.device('cpu'):\n        model = Model()\n"
+        "        model.offset = torch.ones(4)\n    return model"
+    )
     assert codes(check("return x + self.offset", build=build)) == ["GS746"]
 
 

@@ -20,8 +20,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F  # noqa: N812 - as models write it
 
-from graphspec.hazards import CALLS, CODES, FUNCTIONS, HINTS, ON_HOST_NUMBERS,
-    ON_HOST_TENSORS, OPERATORS
+from graphspec.hazards import CALLS, CODES, FUNCTIONS, HINTS, ON_HOST_NUMBERS, ON_HOST_TENSORS, OPERATORS
 from graphspec.recording.calls import Recorder
 from graphspec.runtime.hazards import (
     TraceEnded,
