@@ -52,8 +52,8 @@ def parts() -> dict[str, tuple[float, float, float]]:
         ((name, sequence),) = runner.sequences.items()
         inputs = runner.sample(name, {"batch": 1})
         runner.run(**inputs)
-        (variant,) = runner._guards  # noqa: SLF001 - a benchmark of what is inside
-        watchers = runner._guards[variant]  # noqa: SLF001
+        variants = runner._variants  # noqa: SLF001 - a benchmark of what is inside
+        (watchers,) = variants.guards()
         (step,) = next(iter(sequence._routes.values())).steps  # noqa: SLF001
         replay = Timer(step._replay)  # type: ignore[union-attr] # noqa: SLF001
         step._replay = replay  # type: ignore[union-attr] # noqa: SLF001
@@ -67,7 +67,7 @@ def parts() -> dict[str, tuple[float, float, float]]:
             for way, call in ways.items():
                 runner.reset()
                 check = Timer(call)
-                runner.check = lambda _, check=check: check()  # type: ignore[method-assign, misc]
+                variants.check = lambda _, check=check: check()  # type: ignore[method-assign, misc]
                 for number in range(WARMUP + RUNS):
                     runner.run(**inputs)
                     if number >= WARMUP:

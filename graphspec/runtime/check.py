@@ -122,7 +122,7 @@ class _Checked:
     def _warm_up(self, bucket: Bucket, *, number: int = 1) -> Rehearsal:
         """A pass that is only recorded; what it changed is put back."""
         warm = self._rehearser.warm_up(bucket, self._events(bucket), number=number)
-        self._world.rewind()
+        self._rehearser.calls.rewind()
         return warm
 
     def _again(self, bucket: Bucket) -> Rehearsal:
@@ -137,7 +137,7 @@ class _Checked:
         found = laws.judge_pass(self._opened(), run)
         if not laws.refused(found) and run.leaves_something:
             found += laws.judge_next_run(self._opened(), run, self._rehearser.following(bucket, events))
-        self._world.rewind()
+        self._rehearser.calls.rewind()
         return run, found
 
     def _judging(self, event: Event) -> None:

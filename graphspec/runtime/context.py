@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from graphspec.runtime.replay.order import Clock
 from graphspec.runtime.values.axes import Axes
 from graphspec.runtime.values.buffers import Buffers
 from graphspec.runtime.values.samples import alternative_param, default_param, sample
-from graphspec.runtime.values.trees import Tree
+from graphspec.runtime.values.trees import Tree, mapped
 from graphspec.spec import Shape
 
 #: Called with each region and bucket as its capture begins.
@@ -26,10 +26,20 @@ Progress = Callable[[plans.Event], None]
 
 @dataclass(frozen=True)
 class Variant:
-    """What one set of graphs was captured for: optional inputs left out, values of specialized params."""
+    """What one set of graphs was captured for: optional inputs left out, values of specialized params.
+
+    ``special`` are told apart by ``marks``, as Python writes them: 0.0 and -0.0, 1 and True are different, nan is nan.
+    """
 
     absent: frozenset[str] = frozenset()
-    special: tuple[tuple[str, Any], ...] = ()
+    special: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
+    marks: str = ""
+
+    @classmethod
+    def of(cls, absent: Iterable[str], special: Mapping[str, Any]) -> Variant:
+        """The variant of a run."""
+        values = tuple(mapped(special, lambda value: value).items())
+        return cls(frozenset(absent), values, repr(values) if values else "")
 
 
 @dataclass

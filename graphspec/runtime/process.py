@@ -6,6 +6,7 @@ Asking the system for the process id on every run costs as much as a small graph
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 
 class Forks:
@@ -17,6 +18,11 @@ class Forks:
     def _one_more(cls) -> None:
         cls.count += 1
 
+    @staticmethod
+    def call(after: Callable[[], object]) -> None:
+        """Call ``after`` in every process that is forked off from now on."""
+        if hasattr(os, "register_at_fork"):  # there is no fork elsewhere
+            os.register_at_fork(after_in_child=after)
 
-if hasattr(os, "register_at_fork"):  # there is no fork elsewhere
-    os.register_at_fork(after_in_child=Forks._one_more)
+
+Forks.call(Forks._one_more)

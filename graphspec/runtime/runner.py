@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -15,34 +14,29 @@ from typing import Any, NoReturn
 import torch
 
 from graphspec import plan as plans
-from graphspec.backends.updates import specialized
 from graphspec.compiler import compile_spec
-from graphspec.errors import DeviceError, HazardError, InputError, MismatchError, ReplayError, WeightsError
-from graphspec.finding import placed
+from graphspec.errors import DeviceError, InputError, MismatchError, ReplayError, WeightsError
 from graphspec.loading import load_plan
 from graphspec.plan import Bucket
-from graphspec.runtime.capture.graphs import capture_graphs
-from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Progress, Variant
+from graphspec.runtime.context import CapturedRegion, Context, Progress
 from graphspec.runtime.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.hazards import capturing
 from graphspec.runtime.holdings.storages import outside_inference
-from graphspec.runtime.holdings.watchers import Watchers, guard_for
 from graphspec.runtime.laws.registry import unbound
 from graphspec.runtime.model import build_model, refuse_other_devices, refuse_other_modes
-from graphspec.runtime.process import Forks
 from graphspec.runtime.ranks import agree
 from graphspec.runtime.regions import UnboundError, bind_regions
 from graphspec.runtime.replay.failures import device_failures
-from graphspec.runtime.replay.request import hashable
-from graphspec.runtime.replay.sequence import BoundSequence
+from graphspec.runtime.replay.gate import Gate
+from graphspec.runtime.replay.request import Remembered
+from graphspec.runtime.replay.sequence import BoundSequence, Opened
 from graphspec.runtime.replay.stats import Stats
+from graphspec.runtime.replay.variants import Variants
+from graphspec.runtime.sharing import SharedModel
 from graphspec.runtime.values.buffers import Buffers
 from graphspec.runtime.values.states import States
 from graphspec.runtime.weights import load_weights, read_weights
 from graphspec.spec import Spec
-
-#: How many sets of graphs are kept for values of specialized params and absent optional inputs.
-VARIANTS = 16
 
 
 @dataclass(frozen=True)
@@ -114,21 +108,13 @@ class Runner:
 
     def __init__(self, context: Context, progress: Progress | None = None) -> None:
         self._context = context
-        self._progress = progress
-        self._sets: dict[Variant, GraphSet] = {}
-        self._guards: dict[Variant, Watchers] = {}
-        self._forks = Forks.count
-        #: One thread at a time. Taken by `with`, in C, so that no interrupt comes between taking it and the block.
-        self.lock = threading.RLock()
-        self.busy = False
-        self._captured = False
-        self._closed = False
+        self._gate = Gate(context.backend, SharedModel.of(context.model))
+        self._variants = Variants(context, progress)
         self.stats = Stats()
         self.state = States(context)
-        last_params: dict[str, Any] = {}
+        opened = Opened(context, self._gate, self._variants, Remembered(), self.stats)
         self.sequences: Mapping[str, BoundSequence] = {
-            name: BoundSequence(self, context, sequence, last_params)
-            for name, sequence in context.plan.sequences.items()
+            name: BoundSequence(opened, sequence) for name, sequence in context.plan.sequences.items()
         }
 
     # -- running
@@ -176,22 +162,15 @@ class Runner:
     def capture(self) -> None:
         """Capture every graph that has not been captured yet."""
         with self.entered(captured=False), without_broken_torch_npu():
-            if not self._captured:
+            if not self._gate.captured:
                 agree(self._context.plan)
-                self._captured = True
-                try:
-                    self.graphs_for(self._first_variant())
-                except BaseException:
-                    self._captured = False
-                    raise
+                self._variants.graphs(self._variants.first())
+                self._gate.captured = True
 
     def recapture(self) -> None:
         """Capture everything anew, over the tensors the model has now. States keep their content."""
         with self.entered():
-            variants = list(self._sets)
-            self._drop()
-            for variant in variants:
-                self.graphs_for(variant)
+            self._variants.recapture()
 
     def load_weights(self, weights: str | Path | Mapping[str, torch.Tensor]) -> None:
         """Copy new weights into the model, in place, all or nothing; the captured graphs use them.
@@ -205,30 +184,6 @@ class Runner:
                 raise WeightsError(message, hint="give a path, or what state_dict() returns")
             given = weights if isinstance(weights, Mapping) else read_weights(Path(weights))
             load_weights(self._context.model, given)
-
-    def graphs_for(self, variant: Variant) -> GraphSet:
-        """The graphs of a variant; captured now if they are not there. The oldest of many are dropped."""
-        graphs = self._sets.get(variant)
-        if graphs is None:
-            try:
-                with outside_inference():
-                    graphs = capture_graphs(self._context, variant, self._progress)
-            except HazardError as error:
-                found = [placed(self._context.plan.document, each) for each in error.diagnostics]
-                raise type(error)(found) from error.__cause__
-            if len(self._sets) >= VARIANTS:
-                oldest = next(iter(self._sets))
-                self._sets.pop(oldest).release(self._context.backend)
-                del self._guards[oldest]
-                for sequence in self.sequences.values():
-                    sequence.forget()
-            self._sets[variant] = graphs
-            self._guards[variant] = guard_for(self._context, graphs)
-        return graphs
-
-    def check(self, variant: Variant) -> None:
-        """Raise GuardError if anything the graphs of a variant read by address was moved since their capture."""
-        self._guards[variant].check()
 
     # -- what is there
 
@@ -264,14 +219,13 @@ class Runner:
                 captured.graph.bytes,
                 captured.capture_s,
             )
-            for graphs in self._sets.values()
-            for captured in graphs.regions.values()
+            for captured in self._variants.all_regions()
         )
 
     def graph(self, region: str, sizes: Mapping[str, int] | None = None) -> CapturedRegion:
         """One captured graph, for measuring a bare replay: ``runner.graph("decode", {"batch": 1}).replay()``."""
-        self.admit()
-        graphs = next(iter(self._sets.values()))
+        self._gate.admit()
+        graphs = next(iter(self._variants))
         for (name, bucket), captured in graphs.regions.items():
             if name == region and dict(bucket.sizes) == dict(sizes or {}):
                 return captured
@@ -292,10 +246,10 @@ class Runner:
 
         Raises DeviceError if the device failed meanwhile; everything is freed also then.
         """
-        self._closed = True
+        self._gate.closed = True
         with device_failures(self._context.backend), contextlib.ExitStack() as stack:
             stack.callback(self._context.backend.close)
-            self._drop()
+            self._variants.clear()
 
     def __enter__(self) -> Runner:  # noqa: PYI034 - typing.Self came with Python 3.11
         return self
@@ -318,55 +272,6 @@ class Runner:
     def __reduce__(self) -> NoReturn:
         raise ReplayError("a runner cannot be pickled: its graphs hold addresses", hint="open the spec again there")
 
-    @contextmanager
-    def entered(self, *, captured: bool = True) -> Iterator[None]:
-        """What `BoundSequence.run` does around a run, around anything else that uses the graphs."""
-        self.refuse_other_process()
-        with self.lock:
-            self.admit(captured=captured)
-            try:
-                self.busy = True
-                self._context.backend.begin()
-                with device_failures(self._context.backend):
-                    yield
-            finally:
-                self.busy = False
-                self._context.backend.end()
-
-    def refuse_other_process(self) -> None:
-        """Raise ReplayError in a process that was forked off. Before the lock, which nobody would open there."""
-        if Forks.count != self._forks:
-            raise ReplayError("this runner belongs to the parent process", hint="open the spec again after the fork")
-
-    def admit(self, *, captured: bool = True) -> None:
-        """Raise ReplayError after `close`, before `capture`, inside of a capture, and for a runner within itself."""
-        refusal = self._refusal(captured=captured)
-        if refusal is not None:
-            raise refusal
-
-    def _refusal(self, *, captured: bool) -> ReplayError | None:
-        if self._closed:
-            return ReplayError("this runner is closed", hint="open the spec again")
-        if captured and not self._captured:
-            return ReplayError("nothing is captured yet", hint="call runner.capture() first")
-        if self.busy:  # the lock is held by this very thread
-            return ReplayError("this runner is already running", hint="a region must not run its own runner")
-        region = capturing()
-        if region is not None:
-            return ReplayError(f"a runner cannot run while region '{region}' is being captured")
-        return None
-
-    def _first_variant(self) -> Variant:
-        context = self._context
-        params = context.default_params(context.plan.buckets[0], {})
-        used = {name for sequence in context.plan.sequences.values() for name in sequence.params}
-        special = specialized(context.plan, context.backend.can_update) & used
-        return Variant(special=tuple((name, hashable(params[name])) for name in context.plan.params if name in special))
-
-    def _drop(self) -> None:
-        for graphs in self._sets.values():
-            graphs.release(self._context.backend)
-        self._sets.clear()
-        self._guards.clear()
-        for sequence in self.sequences.values():
-            sequence.forget()
+    def entered(self, *, captured: bool = True) -> AbstractContextManager[None]:
+        """Around anything that uses the graphs: one thread at a time, and alone with the model."""
+        return self._gate.entered(captured=captured)

@@ -105,6 +105,8 @@ class _Capture:
             regions = [self._context.plan.regions[event.region] for event in events]
             warmups = [0 if region.eager else region.declared.warmup for region in regions]
             for number in range(max(warmups)):
+                if self._rehearser.calls.created_eagerly:
+                    self._rehearser.calls.rewind()
                 last = max(at for at, warmup in enumerate(warmups) if number < warmup)
                 # Those with less warm-up too: a later one reads what they make.
                 warm = self._rehearser.warm_up(bucket, events[: last + 1])
@@ -115,14 +117,14 @@ class _Capture:
 
     def _explain(self, bucket: Bucket, events: Sequence[Event], warm: Rehearsal) -> None:
         """Raise for a warm-up that failed: under watch the same calls may show why."""
-        self._session.rewind()
+        self._rehearser.calls.rewind()
         run = self._rehearser.judged(bucket, events)
         run = run if run.ended is not None else warm
         _raise_ended(run, laws.judge_pass(self._opened(), run))
 
     def _rehearse(self, bucket: Bucket, events: Sequence[Event]) -> None:
         rehearser, opened = self._rehearser, self._opened
-        self._session.rewind()
+        self._rehearser.calls.rewind()
         run = rehearser.judged(bucket, events, keep=partial(_copies_into, self._results))
         found = laws.judge_pass(opened(), run)
         _raise_ended(run, found)
@@ -153,6 +155,12 @@ class _Capture:
             for event in events:
                 if event.graph is None:
                     self._copies.use(event, values.env)
+                    made = {
+                        name: values.env[name]
+                        for name in self._context.plan.regions[event.region].outputs
+                        if name in values.env
+                    }
+                    self._rehearser.calls.note_origins({name: flatten(value) for name, value in made.items()}, values)
                     seen.append(EagerCall(event.region, event.bucket, Recording()))
                 elif event.new:
                     one, found = self._capture(event, event.graph, values)
@@ -224,7 +232,7 @@ class _Capture:
         for bucket, events in self._schedule:
             if not any(event.new and (event.region, event.bucket) in differing for event in events):
                 continue
-            self._session.rewind()
+            self._rehearser.calls.rewind()
             results: dict[_Key, Results] = {}
             again = self._rehearser.warm_up(bucket, events, keep=partial(_copies_into, results))
             for seen in again.observations():
@@ -246,7 +254,7 @@ class _Capture:
     def _prove(self) -> None:
         """Replay each graph on the inputs of the dry run; other results mean that something was frozen."""
         for bucket, events in self._schedule:
-            self._session.rewind()
+            self._rehearser.calls.rewind()
             values = self._rehearser.calls.start(bucket, number=1)
             for event in events:
                 if event.graph is None:

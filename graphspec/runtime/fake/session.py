@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,11 @@ class FakeSession:
             self._objects.extend(self.reach)
             with quiet():
                 self._tensors.extend(self.reach)
+
+    def forget(self, names: Collection[str]) -> None:
+        """Take back what was created under these names."""
+        self.restore()
+        self._objects.forget(names)
 
     def name_of(self, value: Any) -> str | None:
         """The attribute, global or closure variable that holds a tensor, a view of it, or this very numpy number."""

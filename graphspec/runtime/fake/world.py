@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,6 +37,10 @@ class FakeWorld:
     def rewind(self) -> None:
         """Put everything back to the start."""
         self._session.restore()
+
+    def forget(self, names: Collection[str]) -> None:
+        """Take back what was created under these names."""
+        self._session.forget(names)
 
     @contextmanager
     def entered(self) -> Iterator[None]:

@@ -53,7 +53,8 @@ class _Kept:
     """A part and what it holds by right.
 
     ``lazy`` maps keys initialised lazily to what they held at first; those of ``together`` were initialised under one
-    flag, and are undone together. ``unsteady`` keys turned out not to be lazy. ``exact``: nothing new may stay.
+    flag, and are undone together. ``unsteady`` keys turned out not to be lazy, ``added`` ones were not there at first.
+    ``exact``: nothing new may stay.
     """
 
     part: Part
@@ -64,6 +65,7 @@ class _Kept:
     lazy: dict[Any, Any] = field(default_factory=dict)
     together: set[Any] = field(default_factory=set)
     unsteady: set[Any] = field(default_factory=set)
+    added: set[Any] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ class PythonState:
                 continue
             outcomes.append(outcome)
             _take_lazy(kept, outcome)
+            kept.added.update(key for key in outcome.target if key not in kept.content)
             if not _identical(outcome.now, outcome.target):
                 _write(kept.part, outcome.now, outcome.target)
             kept.content = outcome.target
@@ -123,8 +126,8 @@ class PythonState:
             gone = [key for key in now if key in kept.content and _slot_name(kept, key) in names]
             if not gone:
                 continue
-            target = {key: kept.lazy.get(key, MISSING) if key in gone else value for key, value in now.items()}
-            target = {key: value for key, value in target.items() if value is not MISSING}
+            target = {key: value for key, value in now.items() if key not in gone or key not in kept.added}
+            target.update((key, kept.lazy[key]) for key in gone if key in target and key in kept.lazy)
             _write(kept.part, now, target)
             kept.content = target
 

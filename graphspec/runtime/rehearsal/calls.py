@@ -13,6 +13,7 @@ from graphspec.plan import Bucket, Event
 from graphspec.runtime.context import Context, Variant
 from graphspec.runtime.rehearsal.observation import StaleRead
 from graphspec.runtime.rehearsal.world import World
+from graphspec.runtime.sharing import SharedModel
 from graphspec.runtime.values.outputs import MisfitError, check_output
 from graphspec.runtime.values.trees import Tree
 from graphspec.runtime.values.write_back import StaleViews, apart, leaves_of
@@ -41,6 +42,12 @@ class RegionCalls:
         self._world = world
         self._results = context.plan.results
         self.created_eagerly: set[str] = set()
+
+    def rewind(self) -> None:
+        """Begin again from where the session began. What eager regions created goes too: they will create it again."""
+        self._world.rewind()
+        if self.created_eagerly:
+            self._world.forget(self.created_eagerly)
 
     def start(self, bucket: Bucket, *, number: int) -> PassValues:
         """Fresh inputs in the static buffers, and every name a region of this bucket can read before any has run.
@@ -152,5 +159,6 @@ class RegionCalls:
             yield
             return
         before = set(self._world.changes().created)
-        yield
+        with SharedModel.inside():  # it may run another runner
+            yield
         self.created_eagerly.update(set(self._world.changes().created) - before)

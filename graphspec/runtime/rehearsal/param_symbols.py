@@ -43,7 +43,7 @@ class ParamSymbols:
                 self._stages(callable_, run), run.params, self._context.plan.largest, self._rehearser.names
             )
             judged = tracer.findings(targets, self.probes(run.params))
-        world.rewind()
+        self._rehearser.calls.rewind()
         found = []
         for target, each in judged:
             self._passed.setdefault((target.step.region, target.step.bucket), []).extend(each.passed)
@@ -64,7 +64,7 @@ class ParamSymbols:
         values: list[PassValues] = []
 
         def start() -> None:
-            rehearser.world.rewind()
+            rehearser.calls.rewind()
             values[:] = [rehearser.calls.start(run.bucket, number=1)]
 
         def call(event: Event, given: Mapping[str, Any]) -> None:

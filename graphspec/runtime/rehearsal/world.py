@@ -6,7 +6,7 @@ fails. The fake one (``runtime.fake``) has shapes and no values, and goes on wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
@@ -34,6 +34,9 @@ class World(Protocol):
 
     def rewind(self) -> None:
         """Put everything back to the start."""
+
+    def forget(self, names: Collection[str]) -> None:
+        """Take back what was created under these names."""
 
     def entered(self) -> AbstractContextManager[None]:
         """Around a pass."""
@@ -67,6 +70,10 @@ class RealWorld:
     def rewind(self) -> None:
         """Put everything back to the start."""
         self.session.rewind()
+
+    def forget(self, names: Collection[str]) -> None:
+        """Take back what was created under these names."""
+        self.session.forget(names)
 
     def entered(self) -> AbstractContextManager[None]:
         """Nothing to enter: the session is open."""

@@ -13,6 +13,7 @@ from graphspec.errors import InputError
 from graphspec.plan import concrete
 from graphspec.runtime.context import Context
 from graphspec.runtime.replay.request import Request
+from graphspec.runtime.sharing import SharedModel
 from graphspec.runtime.values.buffers import strides_of
 from graphspec.runtime.values.outputs import check_output
 from graphspec.runtime.values.trees import flatten
@@ -30,7 +31,8 @@ def run_eagerly(context: Context, sequence: plans.Sequence, request: Request) ->
         env[name] = _placed(tensor, context.plan.buffers[name].declared, context.device)
     values = _Lookup(context, env, request, sizes)
     for name in sequence.steps:
-        returned = context.regions[name](values)
+        with SharedModel.inside():
+            returned = context.regions[name](values)
         written = {output: values.state(output) for output in context.plan.regions[name].write_back}
         outputs = apart(returned, written) if written else returned
         for output, value in outputs.items():

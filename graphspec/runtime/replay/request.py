@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,13 +16,34 @@ from graphspec.plan import Bucket, choose
 from graphspec.runtime.context import Context, Variant
 from graphspec.runtime.values.inputs import InputCheck, ParamCheck, check_names, copies_of
 from graphspec.runtime.values.samples import default_param, filled
+from graphspec.runtime.values.trees import mapped
+
+#: A held input, and the sizes it shows, each with the name that shows it.
+Held = tuple[torch.Tensor, Mapping[str, tuple[int, str]]]
+
+
+@dataclass(slots=True)
+class Remembered:
+    """What runs leave for later ones that give less: the last value of each param, the content of each held input.
+
+    One for all sequences: a param and an input are the spec's, not a sequence's.
+    """
+
+    params: dict[str, Any] = field(default_factory=dict)
+    held: dict[str, Held] = field(default_factory=dict)
+
+    def update(self, other: Remembered) -> None:
+        """A run that was given this has ended well."""
+        self.params.update(other.params)
+        self.held.update(other.held)
 
 
 @dataclass(slots=True)
 class Request:
     """One checked run. ``bucket`` None: no bucket holds ``sizes``. ``params`` are at the real sizes.
 
-    ``key`` is equal for runs that take the same steps: of one variant and one real size.
+    ``key`` is equal for runs that take the same steps: of one variant and one real size. ``given`` is to be remembered
+    if the run ends well.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -31,12 +52,13 @@ class Request:
     bucket: Bucket | None
     variant: Variant
     key: Hashable
+    given: Remembered | None
 
 
 class Reader:
-    """Reads what a caller gives to one sequence. Remembers held inputs and the last value of each param."""
+    """Reads what a caller gives to one sequence; reading changes nothing."""
 
-    def __init__(self, context: Context, sequence: plans.Sequence, last_params: dict[str, Any]) -> None:
+    def __init__(self, context: Context, sequence: plans.Sequence, remembered: Remembered) -> None:
         plan = context.plan
         self._context = context
         self._sequence = sequence
@@ -49,13 +71,12 @@ class Reader:
         self._optional = tuple(name for name in sequence.inputs if plan.buffers[name].declared.optional)
         inputs = [plan.buffers[name].declared for name in sequence.inputs]
         self._needed = tuple(each.name for each in inputs if not each.optional and not each.hold)
-        self._held: dict[str, tuple[torch.Tensor, dict[str, tuple[int, str]]]] = {}
         self._holds = tuple(name for name in sequence.inputs if plan.buffers[name].declared.hold)
         special = specialized(plan, context.backend.can_update)
         used = {name for other in plan.sequences.values() for name in other.params}
         self._special = tuple(name for name in plan.params if name in special & used)
         self._exact = plan.exact
-        self._last_params = last_params
+        self._remembered = remembered
         self._buckets: dict[tuple[int, ...], Bucket | None] = {}
 
     def read(self, given: Mapping[str, Any]) -> Request:
@@ -74,14 +95,15 @@ class Reader:
         for name in self._needed:
             if name not in tensors:
                 self._refuse_missing(given)
-        if self._holds:
-            self._hold(tensors, sizes)
-        params = self._params(given, sizes) if self._param_checks else {}
+        kept = Remembered() if self._holds or self._param_checks else None
+        if kept is not None:
+            self._hold(tensors, sizes, kept)
+        params = self._params(given, sizes, kept) if kept is not None and self._param_checks else {}
         real = {dim: size for dim, (size, _) in sizes.items()}
         dims = tuple([real.get(dim, -1) for dim in self._sequence.dims])
         variant = self._variant(tensors, params)
         key = dims if variant is _PLAIN else (variant, dims)
-        return Request(tensors, params, real, self._bucket(dims, real), variant, key)
+        return Request(tensors, params, real, self._bucket(dims, real), variant, key, kept)
 
     def no_bucket(self, sizes: Mapping[str, int]) -> InputError:
         """The error for sizes that no bucket holds."""
@@ -109,54 +131,58 @@ class Reader:
     def _variant(self, tensors: Mapping[str, torch.Tensor], params: Mapping[str, Any]) -> Variant:
         if not self._optional and not self._special:
             return _PLAIN
-        absent = frozenset(name for name in self._optional if name not in tensors)
-        return Variant(absent, tuple((name, hashable(self._present(name, params))) for name in self._special))
+        absent = [name for name in self._optional if name not in tensors]
+        return Variant.of(absent, {name: self._present(name, params) for name in self._special})
 
     def _present(self, name: str, params: Mapping[str, Any]) -> Any:
         """The value of a param that any sequence takes: one set of graphs serves them all."""
         if name in params:
             return params[name]
-        return self._last_params[name] if name in self._last_params else self._default(name, {})
+        last = self._remembered.params
+        return last[name] if name in last else self._default(name, {})
 
-    def _hold(self, tensors: dict[str, torch.Tensor], sizes: dict[str, tuple[int, str]]) -> None:
+    def _hold(self, tensors: dict[str, torch.Tensor], sizes: dict[str, tuple[int, str]], kept: Remembered) -> None:
         """Held inputs that were left out keep their content, if the sizes of the run are still theirs."""
+        held = self._remembered.held
         for name in self._holds:
             if name in tensors:
                 own: dict[str, tuple[int, str]] = {}
                 self._checks[name](tensors[name], own)
-                self._held[name] = (tensors[name].detach().clone(), own)
+                kept.held[name] = (tensors[name].detach().clone(), own)
                 continue
-            if name not in self._held:
+            if name not in held:
                 if name in self._optional:
                     continue
                 raise InputError(
                     f"input '{name}' must be given once before it can be left out", hint=f"give '{name}' in this run"
                 )
-            tensors[name], own = self._held[name]
-            for dim, (size, _) in own.items():
+            tensors[name], shown = held[name]
+            for dim, (size, _) in shown.items():
                 if sizes.setdefault(dim, (size, name))[0] != size:
                     raise InputError(
                         f"input '{name}' was last given with {dim}={size}, and this run has {dim}={sizes[dim][0]}",
                         hint=f"give '{name}' again when the size changes",
                     )
 
-    def _params(self, given: Mapping[str, Any], sizes: dict[str, tuple[int, str]]) -> dict[str, Any]:
+    def _params(self, given: Mapping[str, Any], sizes: dict[str, tuple[int, str]], kept: Remembered) -> dict[str, Any]:
         values: dict[str, Any] = {}
+        last = self._remembered.params
         for name, check in self._param_checks.items():
             if name in given:
                 values[name] = check(given[name], sizes)
         for name, check in self._param_checks.items():
             if name in values:
                 continue
-            if name in self._last_params:
+            if name in last:
                 try:
-                    values[name] = check(self._last_params[name], sizes)
+                    values[name] = check(last[name], sizes)
                 except InputError as error:
                     raise InputError(error.message, hint=f"give '{name}' again when the size changes") from None
                 continue
             real = {dim: size for dim, (size, _) in sizes.items()}
             values[name] = self._default(name, real)
-        self._last_params.update((name, values[name]) for name in given if name in values)
+        # Lists of their own: an eager region may change those of this run.
+        kept.params.update((name, mapped(values[name], _itself)) for name in given if name in values)
         return values
 
     def _default(self, name: str, real: Mapping[str, int]) -> Any:
@@ -180,9 +206,8 @@ class Reader:
 _PLAIN = Variant()
 
 
-def hashable(value: Any) -> Any:
-    """The value of a param as part of a `Variant`: lists as tuples."""
-    return tuple(hashable(item) for item in value) if isinstance(value, (list, tuple)) else value
+def _itself(value: Any) -> Any:
+    return value
 
 
 def padded_params(context: Context, params: Mapping[str, Any], bucket: Bucket) -> dict[str, Any]:

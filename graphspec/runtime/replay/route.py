@@ -14,6 +14,7 @@ from graphspec.errors import GraphSpecError, OrderError, ReplayError
 from graphspec.plan import Bucket
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet
 from graphspec.runtime.replay.order import Clock, Foreign
+from graphspec.runtime.sharing import SharedModel
 from graphspec.runtime.values.axes import Axes, cut, paste
 from graphspec.runtime.values.borrowed import Borrowed
 from graphspec.runtime.values.trees import Tree, flatten
@@ -140,7 +141,8 @@ class EagerStep:
         for read in self._foreign:
             self._graphs.clock.require(self.region, read, self._sizes)
         env = {wire.value: self._read(wire.value, run) for wire in self._plan.reads}
-        returned = context.regions[self.region](env)
+        with SharedModel.inside():
+            returned = context.regions[self.region](env)
         statics = context.buffers.static
         written = {name: context.buffers.view(name, self._bucket) for name in returned if name in statics}
         for name, value in (apart(returned, written) if written else returned).items():

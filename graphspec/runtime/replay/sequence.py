@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -11,11 +13,12 @@ from graphspec import plan as plans
 from graphspec.plan import Bucket
 from graphspec.runtime.context import Context
 from graphspec.runtime.replay.eager import directly, run_eagerly
-from graphspec.runtime.replay.request import Reader, Request, padded_params
+from graphspec.runtime.replay.gate import Gate
+from graphspec.runtime.replay.request import Reader, Remembered, Request, padded_params
 from graphspec.runtime.replay.route import Route, Run
-
-if TYPE_CHECKING:
-    from graphspec.runtime.runner import Runner
+from graphspec.runtime.replay.stats import Stats
+from graphspec.runtime.replay.variants import Variants
+from graphspec.runtime.sharing import SharedModel
 
 #: How many real sizes keep their bound steps; beyond, all are bound anew as they come.
 MOST_ROUTES = 4096
@@ -24,16 +27,30 @@ MOST_ROUTES = 4096
 Fills = Mapping[str, torch.Tensor]
 
 
+@dataclass(frozen=True)
+class Opened:
+    """What the sequences of an opened spec share."""
+
+    context: Context
+    gate: Gate
+    variants: Variants
+    remembered: Remembered
+    stats: Stats
+
+
 class BoundSequence:
     """A named sequence of an opened spec. Called with inputs and params by name, it returns results by name."""
 
-    def __init__(self, runner: Runner, context: Context, plan: plans.Sequence, last_params: dict[str, Any]) -> None:
+    def __init__(self, opened: Opened, plan: plans.Sequence) -> None:
         self.plan = plan
         self.name = plan.name
-        self._runner = runner
-        self._context = context
-        self._reader = Reader(context, plan, last_params)
+        self._opened = opened
+        self._gate = opened.gate
+        self._lock = opened.gate.lock
+        self._context = context = opened.context
+        self._reader = Reader(context, plan, opened.remembered)
         self._routes: dict[Hashable, Route] = {}
+        opened.variants.forget.append(self._routes.clear)
         regions = [context.plan.regions[name].declared for name in plan.steps]
         self._falls_back = all(region.on_miss == "eager" for region in regions if not region.eager)
 
@@ -43,55 +60,71 @@ class BoundSequence:
 
     def run(self, inputs: Mapping[str, Any], fills: Fills | None = None) -> dict[str, Any]:
         """Run once by replaying graphs; see `Runner.run`."""
-        runner, backend = self._runner, self._context.backend
-        runner.refuse_other_process()
-        with runner.lock:
-            runner.admit()
-            grad = torch.is_grad_enabled()
-            try:
-                runner.busy = True
-                torch._C._set_grad_enabled(False)  # what torch.no_grad() does, at a tenth of its cost
-                backend.begin()
-                request = self._reader.read(inputs)
-                if request.bucket is None:
-                    return self._miss(request)
-                return self._replay(request, request.bucket, fills)
-            except RuntimeError as error:
-                failure = backend.failure(error)
-                if failure is None:
-                    raise
-                raise failure from error
-            finally:  # an interrupt may come in any of these calls
-                runner.busy = False
-                try:
-                    backend.end()
-                finally:
-                    torch._C._set_grad_enabled(grad)
+        gate = self._gate
+        gate.refuse_other_process()
+        if SharedModel.held():
+            with gate.shared.queued():
+                return self._run(inputs, fills)
+        with self._lock:
+            return self._run(inputs, fills)
 
     def eager(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run once by calling the model's own code at the real sizes, advancing the states as eager does."""
-        with self._runner.entered(), torch.no_grad():
-            return run_eagerly(self._context, self.plan, self._reader.read(inputs))
+        with self._gate.entered(), torch.no_grad():
+            request = self._reader.read(inputs)
+            results = run_eagerly(self._context, self.plan, request)
+            self._remember(request)
+            return results
 
     def direct(self, inputs: Mapping[str, Any]) -> Callable[[], None]:
         """The model's own code on these inputs, as a call to be timed: checked once, now; nothing around it later."""
         return directly(self._context, self.plan, self._reader.read(inputs))
 
-    def forget(self) -> None:
-        """Drop what is bound to graphs that are gone."""
-        self._routes.clear()
+    def _run(self, inputs: Mapping[str, Any], fills: Fills | None) -> dict[str, Any]:
+        """One run, in this thread's turn. Nothing is remembered of one that fails."""
+        gate, shared, backend = self._gate, self._gate.shared, self._context.backend
+        gate.admit()
+        grad, owner = torch.is_grad_enabled(), shared.owner
+        try:
+            gate.busy = True
+            shared.owner = threading.get_ident()
+            torch._C._set_grad_enabled(False)  # what torch.no_grad() does, at a tenth of its cost
+            backend.begin()
+            return self._served(self._reader.read(inputs), fills)
+        except RuntimeError as error:
+            failure = backend.failure(error)
+            if failure is None:
+                raise
+            raise failure from error
+        finally:  # an interrupt may come in any of these calls
+            gate.busy = False
+            shared.owner = owner
+            try:
+                backend.end()
+            finally:
+                torch._C._set_grad_enabled(grad)
+
+    def _served(self, request: Request, fills: Fills | None) -> dict[str, Any]:
+        bucket = request.bucket
+        results = self._miss(request) if bucket is None else self._replay(request, bucket, fills)
+        self._remember(request)
+        return results
+
+    def _remember(self, request: Request) -> None:
+        if request.given is not None:
+            self._opened.remembered.update(request.given)
 
     def _miss(self, request: Request) -> dict[str, Any]:
         if not self._falls_back:
             raise self._reader.no_bucket(request.sizes)
-        self._runner.stats.fallbacks += 1
+        self._opened.stats.fallbacks += 1
         return run_eagerly(self._context, self.plan, request)
 
     def _replay(self, request: Request, bucket: Bucket, fills: Fills | None) -> dict[str, Any]:
         route = self._routes.get(request.key)
         if route is None:
             route = self._bind(request, bucket)
-        self._runner.check(request.variant)
+        self._opened.variants.check(request.variant)
         padded_rows = [(rows, rows.clone()) for rows in route.kept]
         try:
             self._fill(request, route, fills)
@@ -108,7 +141,7 @@ class BoundSequence:
         return {name: run.results[name] for name in self.plan.results}
 
     def _bind(self, request: Request, bucket: Bucket) -> Route:
-        graphs = self._runner.graphs_for(request.variant)
+        graphs = self._opened.variants.graphs(request.variant)
         if len(self._routes) >= MOST_ROUTES:
             self._routes.clear()
         route = self._routes[request.key] = Route(self._context, graphs, self.plan, bucket, request.sizes)
@@ -143,7 +176,7 @@ class BoundSequence:
         return {name: tensor.clone() for name, tensor in tensors.items()}
 
     def _count(self, route: Route) -> None:
-        stats = self._runner.stats
+        stats = self._opened.stats
         stats.replays += 1
         stats.bucket_hits[route.label] = stats.bucket_hits.get(route.label, 0) + 1
         stats.real += route.real

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
 from graphspec import spec as language
+from graphspec.runtime.values.trees import walk
 
 #: Large, of both signs, and far from overflow even when a kernel squares it.
 _LARGE = {torch.float16: 64.0, torch.bfloat16: 1e3}
@@ -43,7 +43,7 @@ def varies(buffer: language.Buffer) -> bool:
         case language.Sample("uniform", (low, high)) | language.Sample("uniform", [low, high]):
             return bool(low <= pad <= high)
         case language.Sample("value", value):
-            return pad in _numbers(value)
+            return pad in set(walk(value))
         case _:
             return pad == 0
 
@@ -64,7 +64,3 @@ def _range(sample: language.Sample | None) -> tuple[int, int]:
         return 0, 0
     low, high = sample.value
     return int(low), int(high)
-
-
-def _numbers(value: Any) -> set[Any]:
-    return {n for item in value for n in _numbers(item)} if isinstance(value, list | tuple) else {value}

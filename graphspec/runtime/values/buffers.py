@@ -100,11 +100,12 @@ class Buffers:
             (name, buffer.declared.source) for name, buffer in self.static.items() if buffer.declared.source is not None
         ]
         self.owned: dict[str, dict[str, torch.Tensor]] = {}
-        self._initial: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._found_anew = True
+        self._initial: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         for name, buffer in self.static.items():
             if buffer.declared.role == "state":
                 buffer.fill(buffer.declared.init)
-                self._remember(self.static[name].largest)
+                self._remember(name, self.static[name].largest)
 
     @cached_property
     def addresses(self) -> frozenset[int]:
@@ -125,13 +126,26 @@ class Buffers:
 
     def adopt(self, model: Any) -> None:
         """Find the states that the model owns, once. After warm-up, since a model may create its caches lazily."""
-        for name, layout in self._plan.buffers.items():
-            buffer = layout.declared
-            if buffer.attr is not None and name not in self.owned:
-                self.owned[name] = owned_tensors(model, buffer)
-                for path, tensor in self.owned[name].items():
-                    self._check_owned(buffer, path, tensor)
-                    self._remember(tensor)
+        if not self._found_anew:
+            return
+        declared = [buffer.declared for buffer in self._plan.buffers.values() if buffer.declared.attr is not None]
+        owned = {buffer.name: owned_tensors(model, buffer) for buffer in declared}
+        for buffer in declared:
+            for path, tensor in owned[buffer.name].items():
+                self._check_owned(buffer, path, tensor)
+        before = self._initial
+        self._initial = {name: kept for name, kept in before.items() if name in self.static}
+        self.owned, self._found_anew = owned, False
+        for path, tensor in ((path, tensor) for tensors in owned.values() for path, tensor in tensors.items()):
+            known, content = before.get(path, (None, tensor))
+            if known is tensor and content.shape == tensor.shape:
+                self._initial[path] = before[path]
+            else:
+                self._remember(path, tensor)
+
+    def adopt_anew(self) -> None:
+        """Have the next `adopt` find the model's own states again: one that was replaced begins a life of its own."""
+        self._found_anew = True
 
     def view(self, name: str, bucket: Bucket) -> torch.Tensor:
         """The view of one static buffer at a bucket."""
@@ -187,7 +201,7 @@ class Buffers:
     def reset(self) -> None:
         """Put every state back to what it was when the spec was opened."""
         with torch.no_grad():
-            for tensor, initial in self._initial:
+            for tensor, initial in self._initial.values():
                 tensor.copy_(initial)
 
     def _check_owned(self, buffer: language.Buffer, path: str, tensor: torch.Tensor) -> None:
@@ -198,8 +212,8 @@ class Buffers:
             message = f"state '{buffer.name}' is declared [{declared}], and {path} has the shape {list(tensor.shape)}"
             raise ModelError(message, hint=f"at the largest buckets it must be {list(largest or ())}")
 
-    def _remember(self, state: torch.Tensor) -> None:
-        self._initial.append((state, state.detach().clone()))
+    def _remember(self, name: str, state: torch.Tensor) -> None:
+        self._initial[name] = (state, state.detach().clone())
 
 
 def _refuse_too_large(plan: plans.Plan) -> None:

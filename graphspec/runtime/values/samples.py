@@ -15,6 +15,7 @@ from graphspec.errors import InputError
 from graphspec.rules.numbers import default_of
 from graphspec.runtime.values.files import read_tensor
 from graphspec.runtime.values.inputs import exact_cast
+from graphspec.runtime.values.trees import mapped
 
 #: From here on another value is looked for nearer to zero: the dtype of a copy may hold nothing above.
 _LARGE = 127
@@ -85,18 +86,14 @@ def default_param(param: language.Param, shape: tuple[int, ...]) -> Any:
     if value is None:
         raise InputError(f"param '{param.name}' must be given: its bounds and choices allow no default")
     if param.type == "float":
-        value = _floats(value)
+        value = mapped(value, float)
     return value if isinstance(value, list) else filled(shape, value)
-
-
-def _floats(value: Any) -> Any:
-    return [_floats(item) for item in value] if isinstance(value, list) else float(value)
 
 
 def alternative_param(param: language.Param, value: Any, largest: Mapping[str, int]) -> Any:
     """Another value within the range of a param, item by item; the same where there is no other."""
     if isinstance(value, list):
-        return [alternative_param(param, item, largest) for item in value]
+        return mapped(value, lambda item: alternative_param(param, item, largest))
     if param.choices:
         return next((choice for choice in param.choices if choice != value), value)
     if param.type == "bool":
@@ -127,13 +124,10 @@ def probes(param: language.Param, value: Any, largest: Mapping[str, int]) -> lis
     low, high = (float("-inf") if ends[0] is None else ends[0]), (float("inf") if ends[1] is None else ends[1])
     moves = [sign * step for step in (*range(1, 9), 16, 64, 256, 1024) for sign in (1, -1)]
     kind = int if param.type == "int" else float
-
-    def moved(part: Any, move: float) -> Any:
-        if isinstance(part, list):
-            return [moved(item, move) for item in part]
-        return kind(min(max(part + move, low), high))
-
-    tried = list(param.choices or ()) or [moved(value, move) for move in moves]
+    tried = list(param.choices or ()) or [
+        mapped(value, lambda part, move=move: kind(min(max(part + move, low), high)))  # type: ignore[misc]
+        for move in moves
+    ]
     return [one for number, one in enumerate(tried) if one != value and one not in tried[:number]]
 
 

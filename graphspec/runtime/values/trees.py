@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,6 +43,26 @@ def flatten(value: Any, *, place: str = "the value") -> Tree:
     flattener = _Flattener()
     rebuild = flattener.visit(value, place)
     return Tree(tuple(flattener.leaves), rebuild, tuple(flattener.constants))
+
+
+def walk(value: Any) -> Iterator[Any]:
+    """What lies in nested lists, tuples and dicts, in order: everything that is none of these."""
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)) or isinstance(value, torch.Size):
+        yield value
+        return
+    for item in value:
+        yield from walk(item)
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same lists and dicts, new ones, with ``change`` of everything in them; tuples become lists."""
+    if isinstance(value, Mapping):
+        return {key: mapped(item, change) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [mapped(item, change) for item in value]
+    return change(value)
 
 
 def follow(value: Any, path: str) -> Any:

@@ -1,0 +1,71 @@
+"""Who may use an opened spec: its own process, one thread at a time, after the capture and before it is closed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from graphspec.backends.base import Backend
+from graphspec.errors import ReplayError
+from graphspec.runtime.hazards import capturing
+from graphspec.runtime.process import Forks
+from graphspec.runtime.replay.failures import device_failures
+from graphspec.runtime.sharing import SharedModel
+
+
+class Gate:
+    """The lock and the state of one runner. ``busy`` while a thread is inside.
+
+    The lock is that of the model: captures and runs of all runners over it follow each other. It is taken by `with`,
+    in C, so that no interrupt comes between taking it and the block.
+    """
+
+    def __init__(self, backend: Backend, shared: SharedModel) -> None:
+        self.shared = shared
+        self.lock = shared.lock
+        self.busy = False
+        self.captured = False
+        self.closed = False
+        self._backend = backend
+        self._forks = Forks.count
+
+    @contextmanager
+    def entered(self, *, captured: bool = True) -> Iterator[None]:
+        """What a run does around itself, around anything else that uses the graphs."""
+        self.refuse_other_process()
+        with self.shared.queued() if SharedModel.held() else self.lock:
+            self.admit(captured=captured)
+            before, self.shared.owner = self.shared.owner, threading.get_ident()
+            try:
+                self.busy = True
+                self._backend.begin()
+                with device_failures(self._backend):
+                    yield
+            finally:
+                self.busy = False
+                self.shared.owner = before
+                self._backend.end()
+
+    def refuse_other_process(self) -> None:
+        """Raise ReplayError in a process that was forked off. Before the lock, which nobody would open there."""
+        if Forks.count != self._forks:
+            raise ReplayError("this runner belongs to the parent process", hint="open the spec again after the fork")
+
+    def admit(self, *, captured: bool = True) -> None:
+        """Raise ReplayError after `close`, before `capture`, inside of a capture, and for a runner within itself."""
+        refusal = self._refusal(captured=captured)
+        if refusal is not None:
+            raise refusal
+
+    def _refusal(self, *, captured: bool) -> ReplayError | None:
+        if self.closed:
+            return ReplayError("this runner is closed", hint="open the spec again")
+        if captured and not self.captured:
+            return ReplayError("nothing is captured yet", hint="call runner.capture() first")
+        if self.busy:  # the lock is held by this very thread
+            return ReplayError("this runner is already running", hint="a region must not run its own runner")
+        region = capturing()
+        if region is not None:
+            return ReplayError(f"a runner cannot run while region '{region}' is being captured")
+        return None

@@ -1,0 +1,91 @@
+"""What every runner over one model shares: one lock, so that a capture or a run is alone with the model.
+
+A capture runs the model on samples and puts everything back; a run of another runner in between would see them. Two
+runners over one model therefore take turns, whichever threads they are in. Runners of different models never wait for
+each other, except where a region of one runs the other: a circle of threads that wait is refused, not waited out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
+
+from graphspec.errors import ReplayError
+from graphspec.runtime.process import Forks
+
+
+class SharedModel:
+    """One model and the lock of its runners. ``owner`` is the thread that holds the lock; None: nobody does."""
+
+    #: By identity of the model, as long as a runner of it lives: runners know of each other by their model only.
+    _known: ClassVar[WeakValueDictionary[int, SharedModel]] = WeakValueDictionary()
+    _guard: ClassVar[threading.Lock] = threading.Lock()
+    #: For each thread that holds a model and waits for another one: that one.
+    _waiting: ClassVar[dict[int, SharedModel]] = {}
+    _inside: ClassVar[threading.local] = threading.local()
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.lock = threading.RLock()
+        self.owner: int | None = None
+
+    @classmethod
+    def of(cls, model: Any) -> SharedModel:
+        """What the runners of ``model`` share: the same for all of them."""
+        with cls._guard:
+            found = cls._known.get(id(model))
+            if found is None:
+                found = cls._known[id(model)] = cls(model)
+            return found
+
+    @classmethod
+    @contextmanager
+    def inside(cls) -> Iterator[None]:
+        """Around code of the user's that may run another runner while this thread holds a model."""
+        before = cls.held()
+        cls._inside.held = True
+        try:
+            yield
+        finally:
+            cls._inside.held = before
+
+    @classmethod
+    def held(cls) -> bool:
+        """Whether this thread is inside of a run, so that waiting for another model could close a circle."""
+        return getattr(cls._inside, "held", False)
+
+    @contextmanager
+    def queued(self) -> Iterator[None]:
+        """Hold the lock, from within a run. Raises ReplayError where no thread could ever go on."""
+        me = threading.get_ident()
+        with self._guard:
+            if self.owner != me:
+                self._refuse_circle(me)
+                self._waiting[me] = self
+        try:
+            with self.lock:
+                self._waiting.pop(me, None)
+                yield
+        finally:
+            self._waiting.pop(me, None)
+
+    def _refuse_circle(self, me: int) -> None:
+        """Follow who waits for whom; it must not lead back to this thread."""
+        wanted: SharedModel | None = self
+        while wanted is not None and wanted.owner is not None:
+            if wanted.owner == me:
+                message = "threads wait for each other in a circle: each runs a model inside of a region of another's"
+                raise ReplayError(message, hint="run the inner model before the outer one, or from one thread only")
+            wanted = self._waiting.get(wanted.owner)
+
+    @classmethod
+    def after_fork(cls) -> None:
+        """Forget what other threads of the parent held."""
+        cls._guard = threading.Lock()
+        cls._waiting.clear()
+
+
+Forks.call(SharedModel.after_fork)
