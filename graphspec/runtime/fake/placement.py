@@ -132,7 +132,7 @@ class Placement:
         if device is not None and self._names_device(device):
             kwargs = {**kwargs, "device": torch.device("cpu")}
         if name in _MOVES:
-            func, args, kwargs, device = torch.Tensor.to, (args[0], torch.device("cpu")), {}, args[0].device
+            func, args, kwargs, device = torch.Tensor.to, (args[0], torch.device("cpu")), {}, "device"
         elif name in ("Tensor.to", "Tensor.type_as"):
             device, args = self._target(name, args, kwargs)
         if self._met is not None:
