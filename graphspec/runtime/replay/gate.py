@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from graphspec.backends.base import Backend
 from graphspec.errors import ReplayError
 from graphspec.runtime.hazards import capturing
+from graphspec.runtime.hazards.surroundings import transform
 from graphspec.runtime.process import Forks
 from graphspec.runtime.replay.failures import device_failures
 from graphspec.runtime.sharing import SharedModel
@@ -68,4 +69,9 @@ class Gate:
         region = capturing()
         if region is not None:
             return ReplayError(f"a runner cannot run while region '{region}' is being captured")
+        around = transform()
+        if around is not None:
+            return ReplayError(
+                f"a runner cannot run inside of {around}", hint="run it outside, and pass its results in"
+            )
         return None

@@ -16,6 +16,9 @@ from graphspec.plan import Plan
 from graphspec.rules.numbers import FLOATS, INTEGERS, WHOLE, leaves, unkept
 from graphspec.runtime.values.borrowed import plain
 
+#: What a copy into a static buffer takes whole.
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
 
 def check_names(given: Iterable[str], known: Iterable[str], sequence: str) -> None:
     """Refuse names a sequence does not take."""
@@ -55,6 +58,11 @@ class InputCheck:
         if not isinstance(value, torch.Tensor):
             self._refuse(f"takes a tensor, and a {type(value).__name__} came", "torch.as_tensor makes one")
         tensor: torch.Tensor = plain(value)
+        if type(tensor) not in _PLAIN:
+            hint = "pass the plain tensors that it is made of, as inputs of their own"
+            self._refuse(
+                f"takes a plain tensor, and a {type(tensor).__name__} came, whose own meaning a copy drops", hint
+            )
         return self._checked(tensor, sizes)
 
     def _checked(self, value: torch.Tensor, sizes: dict[str, tuple[int, str]]) -> torch.Tensor:
