@@ -676,3 +676,21 @@ def test_hooks_are_listed_with_their_module_and_kind_but_not_those_that_torch_us
         for handle in handles:
             handle.remove()
     assert hooked_modules(model) == hooked_modules(object()) == []
+
+
+def test_a_hook_that_a_package_puts_on_its_own_modules_is_part_of_the_model():
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.models.llama import modeling_llama
+
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=8, **sizes))
+
+    def collect(*_):
+        return None
+
+    handle = model.model.layers[0].register_forward_hook(collect)
+    assert [name for name, _ in hooked_modules(model)] == ["model.model.layers.0"]
+    handle.remove()
+    collect.__module__ = modeling_llama.__name__
+    model.model.layers[0].register_forward_hook(collect)
+    assert hooked_modules(model) == []

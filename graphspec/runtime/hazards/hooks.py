@@ -34,20 +34,24 @@ def hooked_modules(root: object, prefix: str = "model") -> list[tuple[str, str]]
     """Each hook that can run in a captured call, as (dotted name, kind); global hooks have `EVERY_MODULE` as name.
 
     Hooks of torch.nn.utils (weight_norm, spectral_norm, pruning) compute tensors with operators and are no hooks
-    in this sense. Hooks on parameters count under the name of the parameter.
+    in this sense. Nor are those that a package puts on modules of its own, as transformers does to collect hidden
+    states: they are part of its models, and the other laws judge what they do. Hooks on parameters count under the
+    name of the parameter.
     """
-    found = [(EVERY_MODULE, kind) for slot, kind in _GLOBAL_HOOKS.items() if _own(getattr(module_globals, slot, None))]
+    found = [
+        (EVERY_MODULE, kind) for slot, kind in _GLOBAL_HOOKS.items() if _foreign(getattr(module_globals, slot, None))
+    ]
     if not isinstance(root, nn.Module):
         return found
     for name, module in root.named_modules():
         path = f"{prefix}.{name}" if name else prefix
         full = "full " if getattr(module, "_is_full_backward_hook", None) else ""
         for slot, kind in _MODULE_HOOKS.items():
-            if _own(getattr(module, slot, None)):
+            if _foreign(getattr(module, slot, None), type(module)):
                 found.append((path, full + kind if slot == "_backward_hooks" else kind))
     for name, parameter in root.named_parameters():
         for slot, kind in _PARAMETER_HOOKS.items():
-            if _own(getattr(parameter, slot, None)):
+            if _foreign(getattr(parameter, slot, None)):
                 found.append((f"{prefix}.{name}", kind))
     return found
 
@@ -60,8 +64,19 @@ def hook_findings(root: object, prefix: str = "model") -> list[Diagnostic]:
     ]
 
 
-def _own(hooks: Mapping[int, Any] | None) -> bool:
-    return any(not _module_of(hook).startswith("torch.nn.utils") for hook in (hooks or {}).values())
+def _foreign(hooks: Mapping[int, Any] | None, kind: type | None = None) -> bool:
+    """Whether some hook is neither torch's own nor that of the package whose class it sits on."""
+    package = _package(kind) if kind is not None else None
+    return any(
+        not _module_of(hook).startswith("torch.nn.utils") and (package is None or _package(hook) != package)
+        for hook in (hooks or {}).values()
+    )
+
+
+def _package(value: Any) -> str | None:
+    """The package that a class or a function is from; None for one of a single file, such as the model's."""
+    top, dot, _ = _module_of(value).partition(".")
+    return top if dot else None
 
 
 def _module_of(hook: Any) -> str:
