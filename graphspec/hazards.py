@@ -45,6 +45,7 @@ CODES: Mapping[str, str] = {
     "GS711": "A region copies between host and device.",
     "GS712": "A captured module has hooks; their Python code would run at capture only.",
     "GS714": "A region calls an operator that torch marks as unsafe in a graph.",
+    "GS715": "A region calls a custom operator whose kernel is Python code; what that reads cannot be seen.",
 }
 
 _EAGER = "move it out of the model's call, or into a region with `eager: true`"
@@ -326,6 +327,13 @@ CALLS: Mapping[str, Hazard] = {
 
 #: What torch tags ``cudagraph_unsafe``, or its inductor keeps out of graphs; that list is read where it stands.
 UNSAFE = Hazard("GS714", "calls an operator that torch marks as unsafe in a graph", f"replace it; or {_EAGER}")
+
+PYTHON_KERNEL = Hazard(
+    "GS715",
+    "calls an operator whose kernel is Python code: a device runs it at the capture only, the CPU at every replay",
+    "pass everything that it reads as an argument, and read no value on the host in it",
+    warns=True,
+)
 
 GENERATOR = Hazard(
     "GS704",

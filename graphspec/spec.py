@@ -235,6 +235,11 @@ class Region(_Value):
     compile: Compile | None = None
     engine: Literal["graph", "compiled"] = "graph"
 
+    @property
+    def updated_operators(self) -> frozenset[str]:
+        """The operators that updates name, without their overloads."""
+        return frozenset(update.op.partition(".")[0] for update in self.updates)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model(_Value):

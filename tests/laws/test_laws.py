@@ -25,6 +25,8 @@ EXAMPLES = sorted((Path(__file__).parent / "examples").glob("*.py"))
 #: What only real values show, and what only a trace without values meets: laws of physics, and nothing else.
 ONLY_A_CAPTURE = {"GS728", "GS730"}
 ONLY_CHECK = {"GS743", "GS744", "GS746", "GS747"}
+#: Said beside another finding, of examples that need an operator of their own.
+ASIDE = {"GS715"}
 #: Codes without an example: a graph that gives other values than eager is a fault of graphspec or of torch.
 WITHOUT_EXAMPLE = {"GS723"}
 
@@ -70,6 +72,7 @@ def test_check_and_a_capture_find_the_same(example, tmp_path):
     path, code = written(example, tmp_path), example.name[:5]
     checked = of_check(path)
     assert shown(checked, tmp_path) == example.with_suffix(".txt").read_text()
+    checked = [each for each in checked if each.code == code or each.code not in ASIDE]
     if code in ONLY_A_CAPTURE:
         assert checked == []
         assert {each.code for each in of_capture(path)} == {code}

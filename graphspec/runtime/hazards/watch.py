@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +21,7 @@ from graphspec.hazards import (
     ON_HOST_TENSORS,
     OPERATORS,
     PARTS,
+    PYTHON_KERNEL,
     SEEDED,
     TAGGED,
     UNSAFE,
@@ -41,7 +42,7 @@ from graphspec.runtime.hazards.generators import attribute_of, default_generator
 from graphspec.runtime.hazards.modes import DispatchWatch, FunctionWatch
 from graphspec.runtime.hazards.patches import default_seeds, patched
 from graphspec.runtime.hazards.streams import Streams
-from graphspec.runtime.hazards.unsafe import is_unsafe
+from graphspec.runtime.hazards.unsafe import has_python_kernel, is_unsafe
 from graphspec.runtime.hazards.wording import advised, label, shown
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Watch:
         allowed_generators: Sequence[torch.Generator],
         name_of: Callable[[torch.Generator], str | None] | None,
         root: object,
+        updated: Collection[str] = (),
     ) -> None:
         self.region = region
         self.device_label = device_label.partition(":")[0]
@@ -75,6 +77,7 @@ class Watch:
         self._allowed = (*default_generators(), *allowed_generators)
         self._name_of = name_of or partial(attribute_of, root)
         self._root = root
+        self._updated = updated
         self._names: ModuleNames | None = None
         self._found: dict[tuple[str, Site, str], Diagnostic] = {}
         self._hosts: MutableMapping[Tensor, bool] = WeakIdKeyDictionary()
@@ -190,6 +193,8 @@ class Watch:
             name = str(op.name()).partition(".")[0]
             tagged = tuple(row for tag, row in TAGGED.items() if getattr(torch.Tag, tag) in op.tags)
             unsafe = (UNSAFE,) if is_unsafe(op) else ()
+            if not unsafe and name not in self._updated and has_python_kernel(op):
+                unsafe = (PYTHON_KERNEL,)
             draws = "Generator" in str(op._schema)
             known = (name, OPERATORS.get(name, tagged[:1]) or unsafe, draws)
             self._rows[op] = known
@@ -230,6 +235,7 @@ def watch(
     name_of: Callable[[torch.Generator], str | None] | None = None,
     root: object = None,
     dispatched: bool = True,
+    updated: Collection[str] = (),
 ) -> Iterator[Watch]:
     """Watches one dry run of ``region`` in this thread; its findings are those of the `Watch` it gives.
 
@@ -238,11 +244,12 @@ def watch(
     ``name_of`` names the attribute that holds a generator, by default one of ``root``. Execution goes on after a
     finding, so that all come at once; on fake tensors, which have no values, it may end with `TraceEnded`.
 
-    Not ``dispatched``: operators are handed to `Watch.operator` by a `Recorder`, which sees them anyway.
+    ``updated`` are operators that updates refresh. Not ``dispatched``: operators are handed to `Watch.operator` by a
+    `Recorder`, which sees them anyway.
 
     Open it inside of a FakeTensorMode, never around one. Other dispatch modes may be inside or outside of it.
     """
-    session = Watch(region, device_label, allowed_generators, name_of, root)
+    session = Watch(region, device_label, allowed_generators, name_of, root, updated)
     seeds = default_seeds()
     dispatch = DispatchWatch(session) if dispatched else nullcontext()
     with inside_capture(region), patched(session), FunctionWatch(session), dispatch:

@@ -260,7 +260,15 @@ class Rehearser:
 
     def _watch(self, region: str, generators: Sequence[torch.Generator] = ()) -> AbstractContextManager[Watch]:
         label, root = self._context.backend.name, self._context.model
-        return watch(region, device_label=label, allowed_generators=generators, root=root, dispatched=False)
+        updated = self._context.plan.regions[region].declared.updated_operators
+        return watch(
+            region,
+            device_label=label,
+            allowed_generators=generators,
+            root=root,
+            dispatched=False,
+            updated=updated,
+        )
 
 
 def _seen(trees: Mapping[str, Tree]) -> dict[str, OutputSeen]:
