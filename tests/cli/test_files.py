@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +52,7 @@ def written(name):
     kind = path.stem
     if kind == "folder":
         path.mkdir()
-    elif path.suffix == ".npy" and kind != "junk":
+    elif path.suffix == ".npy" and kind not in ("junk", "pointer"):
         arrays = {
             "text": np.array(["a"]),
             "date": np.array(["2020-01-01"], dtype="datetime64[D]"),
@@ -62,6 +63,16 @@ def written(name):
         np.save(path, arrays[kind], allow_pickle=True)
     elif kind == "code":
         path.write_bytes(pickle.dumps({"x": pickle.loads}))
+    elif kind == "class":
+        torch.save({"x": torch.nn.Linear(1, 1)}, path)
+    elif kind == "script":
+        torch.jit.script(torch.nn.Linear(1, 1)).save(path)
+    elif kind == "pointer":
+        path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind.startswith("long"):
+        return str(path)
     elif kind == "list":
         torch.save([1], path)
     else:
@@ -85,19 +96,28 @@ def run(*arguments):
     return main(["run", "--steps", "1", "--device", "cpu", "--no-check", *arguments])
 
 
-TORCH = [f"{kind}{suffix}" for kind in ("empty", "hello", "junk", "folder") for suffix in (".pt", ".safetensors")]
-NUMPY = [f"{kind}.npy" for kind in ("text", "date", "struct", "long", "object", "junk")]
+KINDS = ("empty", "hello", "junk", "folder", "pointer", "pipe", f"long{'g' * 300}")
+CODE = {"code.pt": "", "class.pt": "it holds torch.nn.modules.linear.Linear, which is code", "script.pt": "TorchScript"}
+TORCH = [*(f"{kind}{suffix}" for kind in KINDS for suffix in (".pt", ".safetensors")), *CODE]
+NUMPY = [f"{kind}.npy" for kind in ("text", "date", "struct", "long", "object", "junk", "pointer")]
 
 
-@pytest.mark.parametrize("name", [*NUMPY, *TORCH, "code.pt", "list.pt", "text.npy"])
+@pytest.mark.parametrize("name", [*NUMPY, *TORCH, "list.pt"])
 def test_an_input_file_that_cannot_be_read_is_one_line_with_its_name_and_exit_code_2(spec, capsys, name):
     assert run(spec(), "--input", f"x={written(name)}") == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert name in line or "there is no file" in line
+    assert name in line
+    assert CODE.get(name, "") in line
+    assert not advice(line)
     assert not Path("built").exists()
 
 
-@pytest.mark.parametrize("name", ["text.npy", "hello.pt", "junk.safetensors"])
+def advice(line):
+    """What torch says a user may do to run the code in a file after all."""
+    return re.search(r"weights_only|safe_globals|trusted", line)
+
+
+@pytest.mark.parametrize("name", ["text.npy", "hello.pt", "junk.safetensors", "class.pt"])
 def test_a_sample_file_that_cannot_be_read_is_one_line_with_its_name(spec, capsys, name):
     assert run(spec(x=f", sample: {{file: {written(name)}}}")) == 2
     error = capsys.readouterr().err
@@ -105,11 +125,13 @@ def test_a_sample_file_that_cannot_be_read_is_one_line_with_its_name(spec, capsy
     assert f"{name} cannot be read" in error
 
 
-@pytest.mark.parametrize("name", [*TORCH, "code.pt", "list.pt"])
+@pytest.mark.parametrize("name", [*TORCH, "list.pt"])
 def test_weights_that_cannot_be_read_are_a_weights_error_with_the_name_of_the_file(spec, name):
     path = written(name)
-    with pytest.raises(WeightsError, match=f"the weights file .*{name} cannot be read: "):
+    with pytest.raises(WeightsError, match=f"the weights file .*{name} cannot be read: ") as error:
         graphspec.open(spec(model=f", weights: {path}"), device="cpu")
+    assert not advice(str(error.value))
+    assert ("git lfs pull" in str(error.value)) == ("pointer" in name)
     with graphspec.open(spec(), device="cpu") as runner:
         with pytest.raises(WeightsError, match=f"the weights file .*{name} cannot be read: "):
             runner.load_weights(path)
@@ -189,3 +211,27 @@ def test_an_input_of_a_kind_that_has_no_rows_is_refused_by_name(spec, capsys):
     assert "sparse.pt holds a torch.sparse_coo tensor" in capsys.readouterr().err
     torch.save(torch.nn.Parameter(torch.ones(4, 3)), "parameter.pt")
     assert run(spec(), "--input", "x=parameter.pt") == 0
+
+
+@pytest.mark.parametrize("what", ["factory", "weights", "sample", "make", "handler"])
+@pytest.mark.parametrize("name", [f"{'long' * 80}", "folder", "no\\0such"])
+def test_a_name_that_no_file_can_have_is_a_finding_at_its_place(spec, capsys, what, name):
+    suffix = {"weights": ".pt", "sample": ".npy"}.get(what, ".py")
+    file = f"{name}{suffix}"
+    if name == "folder":
+        Path(file).mkdir()
+    changes = {"weights": {"model": f', weights: "{file}"'}, "sample": {"x": f', sample: {{file: "{file}"}}'}}
+    path = spec(**changes.get(what, {}))
+    text = Path(path).read_text()
+    if what == "factory":
+        text = text.replace("model.py:counted", f"{file}:counted")
+    elif what == "make":
+        text = text.replace("[x]", f'[{{make: "{file}:Batch", with: {{x: x}}}}]')
+    elif what == "handler":
+        text += f'npu: {{handlers: ["{file}:register"]}}\n'
+    Path(path).write_text(text)
+    code = main(["validate", path])
+    shown = capsys.readouterr().out
+    assert code == (0 if what == "weights" else 1)
+    assert ("GS215" if what == "weights" else "GS214") in shown
+    assert "cannot be read" in shown
