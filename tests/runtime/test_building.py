@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch import nn
 
 import graphspec
 from graphspec.cli import main
-from graphspec.errors import ModelError
+from graphspec.errors import GraphSpecError, ModelError
 
 SPEC = """
 graphspec: 1
@@ -47,10 +48,6 @@ class Model(nn.Module):
 
     def surroundings(self, *args):
         return contextlib.nullcontext()
-
-    @property
-    def broken(self):
-        raise ValueError("no such part")
 
 def build({signature}):
     {body}
@@ -189,7 +186,6 @@ NOWHERE = [
         "",
     ),
     ({"call": "model.layers.1"}, "regions.main.call", "model.layers (a ModuleList) has no '1'", ""),
-    ({"call": "model.broken"}, "regions.main.call", "reading 'broken' failed: ValueError: no such part", ""),
     (
         {"keys": ", around: model.sourroundings"},
         "regions.main.around",
@@ -211,9 +207,8 @@ def test_a_path_that_leads_nowhere_says_where_it_stops_and_points_at_its_key(spe
     assert ".".join(found["path"]) == place
     assert found["message"].endswith(said)
     assert meant in (found["hint"] or "")
-    with pytest.raises(ModelError) as error:
+    with pytest.raises(GraphSpecError, match=re.escape(said)):
         graphspec.open(path, device="cpu")
-    assert error.value.message.endswith(said)
 
 
 def modes(train=(), model=None):
