@@ -19,3 +19,14 @@ def pytest_ignore_collect(collection_path, config):
         named = any(collection_path.name in argument for argument in config.args)
         return None if named else True
     return None
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "takes(seconds): about how long a test takes; the longest begin first")
+    if getattr(config.option, "maxschedchunk", 0) is None:  # pytest-xdist: hand tests out few at a time, ...
+        config.option.maxschedchunk = 2
+
+
+def pytest_collection_modifyitems(items):
+    """The longest first, so that the workers of a parallel run end together."""
+    items.sort(key=lambda item: -max((mark.args[0] for mark in item.iter_markers("takes")), default=0))

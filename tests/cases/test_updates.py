@@ -1,11 +1,10 @@
 """Updates: one argument has one source, and what does not fit is refused at its entry in the spec."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
+from click.testing import CliRunner
 
+from graphspec.cli import group
 from graphspec.errors import HazardError, InputError
 
 MODEL = """
@@ -62,11 +61,6 @@ def test_updates_of_one_operator_within_different_modules_are_no_second_update(c
     assert case.open(model, spec(*updates)).run(x=torch.ones(4), s=3.0)["y"].tolist() == [6.0] * 4
 
 
-def command(name, path):
-    run = [sys.executable, "-m", "graphspec", name, str(path), "--device", "cpu"]
-    return subprocess.run(run, capture_output=True, text=True, check=False)
-
-
 @pytest.mark.parametrize(
     ("update", "key"),
     [
@@ -79,8 +73,8 @@ def command(name, path):
 def test_check_places_an_update_that_does_not_fit_at_its_key_in_the_spec(case, update, key):
     path = case.write(MODEL, spec(update))
     (line,) = (number for number, text in enumerate(path.read_text().splitlines(), 1) if key in text)
-    done = command("check", path)
-    assert done.returncode == 1
+    done = CliRunner().invoke(group, ["check", str(path), "--device", "cpu"])
+    assert done.exit_code == 1
     assert f"model.yaml:{line}:" in done.stdout
     assert "GS510" in done.stdout
 

@@ -5,6 +5,7 @@ Each failure is in a forked process of its own: a failure on the thread of torch
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 import loader
 import pytest
 import torch
+import torch._dynamo  # once here, where a capture would load it anew in each forked process
 from attending import HEADER, PRELUDE, SPEC, model
 
 import graphspec
@@ -52,7 +54,10 @@ def opened(folder):
 def once(folder):
     runner, inputs = opened(folder)
     with runner:
-        return runner.run(**inputs)["y"].cpu()
+        result = runner.run(**inputs)["y"].cpu()
+    del runner
+    gc.collect()  # what it held is freed here, and not somewhere in the calls that are counted
+    return result
 
 
 def surroundings():
@@ -134,6 +139,7 @@ def again(runner, inputs, wanted, tries):
 def forked(function, *arguments):
     """The result of a function in a process of its own."""
     reader, writer = os.pipe()
+    gc.freeze()  # the child collects what it makes itself
     child = os.fork()
     if child == 0:
         try:

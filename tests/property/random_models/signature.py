@@ -13,6 +13,11 @@ DTYPES = {
     "uint8": 0.7,
 }  # fmt: skip
 
+#: The bucket sizes of a dim. Each costs a capture, so where runs may be padded most draws have one or two, the largest
+#: as before; where they may not, all sizes are there to be chosen from.
+SIZES = ([2], [1, 2], [2, 4], [1, 3], [1, 2, 4], [3, 4], [2, 3, 6])
+SIZES_PADDED = ([2], [1, 2], [4], [3], [1, 2, 4], [3, 4], [6])
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -63,11 +68,12 @@ def _dims(rng: random.Random) -> tuple[dict[str, Any], bool]:
     kind = rng.choices(("fixed", "full", "exact", "padded", "two"), (30, 12, 8, 38, 12))[0]
     if kind == "fixed":
         return {}, False
-    sizes = rng.choice(([2], [1, 2], [2, 4], [1, 3], [1, 2, 4], [3, 4], [2, 3, 6]))
+    padded = kind in ("padded", "two")
+    sizes = rng.choice(SIZES_PADDED if padded else SIZES)
     dims: dict[str, Any] = {"b": {"sizes": sizes, "exact": True} if kind == "exact" else sizes}
     if kind == "two":
-        dims["s"] = rng.choice(([2, 4], [3], [1, 4]))
-    return dims, kind in ("padded", "two")
+        dims["s"] = rng.choice(([4], [3], [1, 4]))
+    return dims, padded
 
 
 class _Shapes:
