@@ -69,6 +69,7 @@ def test_the_five_examples_of_the_readme_are_there():
     assert set(SPECS) >= {"mlp", "llama-decode", "resnet", "pipeline", "recurrent"}
 
 
+@pytest.mark.takes(5)
 @pytest.mark.parametrize("name", SPECS)
 def test_an_example_matches_eager_with_the_graphs_of_its_plan_and_prints_the_documented_json(name):
     done = run_command(name, "--steps", "20")

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.takes(4)
+
 MODEL = """
 import torch
 import torch.distributed as dist

@@ -10,6 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
+pytestmark = pytest.mark.takes(2)
+
 MODEL = """
 import atexit
 import ctypes

@@ -6,6 +6,8 @@ import pytest
 
 from graphspec.runtime.doctor import misfit
 
+pytestmark = pytest.mark.takes(3)
+
 
 def test_without_cann_auto_runs_on_the_cpu(command):
     done = command("run", "specs/mlp/model.yaml", "--format", "json", "--steps", "2", cann=False)

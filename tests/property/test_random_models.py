@@ -28,6 +28,7 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.mark.takes(6)
 @pytest.mark.parametrize("first", range(FIRST, FIRST + DRAWS, BATCH))
 def test_random_models_are_refused_or_equal_eager(first, record_property):
     tally = Tally()

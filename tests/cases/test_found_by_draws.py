@@ -1,4 +1,4 @@
-"""What the random models have found, each made small and kept under a name."""
+"""What the random models of tests/property have found, each made small and kept under a name."""
 
 from __future__ import annotations
 
@@ -7,37 +7,21 @@ import textwrap
 import pytest
 import torch
 
-import graphspec
 from graphspec.errors import HazardError, InputError, OrderError
 
 MODEL = """\
-import torch
-
-
-class M(torch.nn.Module):
+class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.register_buffer("scale", torch.tensor([0.5, 2.0, -1.0]))
 
 """
-HEAD = "graphspec: 1\nmodel: {factory: 'model.py:M'}\n"
 
 
 @pytest.fixture
-def opened(tmp_path):
-    """Opens a spec over methods of a model; closes it when the test ends."""
-    runners = []
-
-    def open_(methods, spec):
-        (tmp_path / "model.py").write_text(MODEL + textwrap.indent(textwrap.dedent(methods), "    "))
-        path = tmp_path / "model.yaml"
-        path.write_text(HEAD + textwrap.dedent(spec))
-        runners.append(graphspec.open(path, device="cpu"))
-        return runners[-1]
-
-    yield open_
-    for runner in runners:
-        runner.close()
+def opened(case):
+    """Opens a spec over methods of a model."""
+    return lambda methods, spec: case.open(MODEL + textwrap.indent(textwrap.dedent(methods), "    "), spec)
 
 
 def refused(error):
