@@ -21,9 +21,9 @@ import torch
 from torch import nn
 
 import graphspec
-from graphspec.runtime.holdings.guards import Guard
+from graphspec.runtime.holdings.guard import Guard
 from graphspec.runtime.holdings.reach import reach
-from graphspec.runtime.holdings.watchers import Watchers
+from graphspec.runtime.holdings.which import modes, read_tensors
 
 SPEC = Path(__file__).resolve().parent.parent / "specs" / "llama-decode" / "model.yaml"
 MOST = 0.08  # of a replay
@@ -53,14 +53,15 @@ def parts() -> dict[str, tuple[float, float, float]]:
         inputs = runner.sample(name, {"batch": 1})
         runner.run(**inputs)
         variants = runner._variants  # noqa: SLF001 - a benchmark of what is inside
-        (watchers,) = variants.guards()
+        (guard,) = variants.guards()
+        columns = guard._columns  # noqa: SLF001
         (step,) = next(iter(sequence._routes.values())).steps  # noqa: SLF001
         replay = Timer(step._replay)  # type: ignore[union-attr] # noqa: SLF001
         step._replay = replay  # type: ignore[union-attr] # noqa: SLF001
         ways = {
             "no check at all": lambda: None,
-            "all guards, one by one": lambda: [guard.check() for guard in watchers.guards],
-            "as runs do": watchers.check,
+            "place by place, in Python": columns,
+            "as runs do": guard.check,
         }
         taken: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
         for _ in range(ROUNDS):
@@ -86,11 +87,12 @@ def growth(tensors: int) -> dict[str, float]:
     """Seconds of one check of a chain of linear layers, in a loop of its own: the best of several rounds."""
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(tensors // 2))).eval()
     found = reach({"model": model})
-    guard = Guard([((slot,), tensor) for slot, tensor in found.tensors], found.modules)
+    entries = read_tensors([((place,), tensor) for place, tensor in found.tensors])
+    guard = Guard((*entries, *modes(found.modules)))
     ways = {
         "walk parameters()": lambda: [tensor.data_ptr() for tensor in model.parameters()],
-        "all guards, one by one": guard.check,
-        "as runs do": Watchers(guard).check,
+        "place by place, in Python": guard._columns,  # noqa: SLF001
+        "as runs do": guard.check,
     }
     best = dict.fromkeys(ways, float("inf"))
     for _ in range(ROUNDS):

@@ -12,6 +12,7 @@ from graphspec import plan as plans
 from graphspec.backends.base import Backend, CapturedGraph
 from graphspec.backends.updates import Binding
 from graphspec.plan import Bucket, concrete
+from graphspec.runtime.holdings.code_names import LoadedNames
 from graphspec.runtime.regions import BoundRegion
 from graphspec.runtime.replay.order import Clock
 from graphspec.runtime.values.axes import Axes
@@ -153,10 +154,8 @@ class StaticCopy:
 class GraphSet:
     """Every graph of one variant, by region and bucket.
 
-    ``loaded`` are the names that the captured code loads, ``moving`` the host values that eager regions change;
-    ``rebound`` are slots that captured regions fill anew in every call and never read before. ``methods`` are those of
-    the names that are only called; ``computes_names`` says whether code of the user's reads attributes by names that
-    none of these are, ``walks`` whether any code could see more of a dict than the entries it asks for.
+    ``code`` is what the captured code loads and runs on, ``moving`` are the host values that eager regions change;
+    ``rebound`` are places that captured regions fill anew in every call and never read before.
     """
 
     variant: Variant
@@ -164,10 +163,7 @@ class GraphSet:
     copies: dict[tuple[str, Bucket], StaticCopy]
     clock: Clock
     eager_values: dict[str, Any] = field(default_factory=dict)
-    loaded: frozenset[str] = frozenset()
-    methods: frozenset[str] = frozenset()
-    computes_names: bool = False
-    walks: bool = True
+    code: LoadedNames = field(default_factory=LoadedNames)
     moving: set[str] = field(default_factory=set)
     rebound: set[str] = field(default_factory=set)
 

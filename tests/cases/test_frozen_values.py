@@ -1162,6 +1162,9 @@ CHANGED_LATER = {
     "a long list": ("self.t = [float(i) for i in range(2000)]", "x * self.t[1500]", "m.t[1500] = 7.0"),
     "a long dict": ("self.t = {i: float(i) for i in range(2000)}", "x * self.t[1500]", "m.t[1500] = 7.0"),
     "a numpy array": ("self.t = numpy.ones(1000)", "x * float(self.t[1])", "m.t[1] = 7.0"),
+    "another numpy array": ("self.t = numpy.ones(10)", "x * float(self.t[1])", "m.t = m.t * 7.0"),
+    "another numpy array in a list": ("self.t = [numpy.ones(10)]", "x * float(self.t[0][1])", "m.t[0] = m.t[0] * 7.0"),
+    "a numpy array of another shape": ("self.t = numpy.ones(10)", "x * len(self.t)", "m.t.shape = (5, 2)"),
     "a partial's keywords": (
         "self.f = functools.partial(torch.mul, other=2.0)", "self.f(x)", "m.f.keywords.update(other=5.0)",
     ),
@@ -1347,6 +1350,111 @@ def test_what_captured_code_reads_on_the_host_may_not_change_later_in_whatever_i
         runner.run(x=x)
     runner.recapture()
     assert torch.equal(runner.run(x=x)["y"], runner.model(x))
+
+
+ANEW = {
+    "a dict": ("{'a': 2.0, 'b': [1.0]}", "self.c['a'] * self.c['b'][0]", "m.c['b'][0] = 3.0", "model.c['b'][0]"),
+    "an ordered dict": (
+        "collections.OrderedDict(a=2.0, b=1.0)",
+        "self.c['a'] * sum(self.c.values())",
+        "m.c['b'] = 3.0",
+        "model.c['b']",
+    ),
+    "a list": ("[2.0, True, None]", "self.c[0] if self.c[1] else 0.0", "m.c[1] = False", "model.c[1]"),
+    "a list of lists": ("[[2.0], [1.0]]", "self.c[0][0] * self.c[1][0]", "m.c[1][0] = 3.0", "model.c[1][0]"),
+    "a long list": ("[float(i) for i in range(2000)]", "self.c[1500]", "m.c[1500] = 3.0", "model.c"),
+    "a set": ("{1, 2}", "len(self.c)", "m.c.add(3)", "model.c"),
+    "a deque": ("collections.deque([2.0])", "self.c[0]", "m.c.append(3.0)", "model.c"),
+    "a dataclass": ("Options()", "self.c.scale * self.c.inner.scale", "m.c.inner.scale = 3.0", "model.c.inner.scale"),
+    "a dataclass with slots": ("Slotted()", "self.c.scale", "m.c.scale = 3.0", "model.c.scale"),
+    "a namespace": ("types.SimpleNamespace(n=2.0)", "self.c.n", "m.c.n = 3.0", "model.c.n"),
+    "a command line": ("argparse.Namespace(n=2.0)", "getattr(self.c, 'n', 1.0)", "del m.c.n", "model.c.n"),
+    "a numpy array": ("numpy.array([2.0])", "float(self.c[0])", "m.c[0] = 3.0", "model.c"),
+    "an array of Python": ("array.array('d', [2.0])", "self.c[0]", "m.c[0] = 3.0", "model.c"),
+    "functions in a dict": ("{'f': math.sqrt}", "self.c['f'](4.0)", "m.c['f'] = math.exp", "model.c['f']"),
+}
+
+
+@pytest.mark.case("C62")
+@pytest.mark.parametrize(("made", "read", "changed", "name"), ANEW.values(), ids=ANEW)
+def test_an_equal_value_assigned_anew_is_no_change_and_is_guarded_from_then_on(case, made, read, changed, name):
+    model = f"""
+        import argparse, array, collections, dataclasses, math, types
+        import numpy
+
+        @dataclasses.dataclass
+        class Inner:
+            scale: float = 2.0
+
+        @dataclasses.dataclass
+        class Options:
+            scale: float = 2.0
+            inner: Inner = dataclasses.field(default_factory=Inner)
+
+        @dataclasses.dataclass(slots=True)
+        class Slotted:
+            scale: float = 2.0
+
+        def made():
+            return {made}
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.c = made()
+
+            def forward(self, x):
+                return x * ({read})
+    """
+    runner, x = case.open(model, SPEC), torch.rand(4)
+    before, space = runner.run(x=x)["y"], type(runner.model).forward.__globals__
+    old = runner.model.c
+    for _ in range(3):
+        runner.model.c = space["made"]()
+        assert torch.equal(runner.run(x=x)["y"], before)
+    exec(changed.replace("m.c", "old"), {**space, "old": old})  # noqa: S102 - what no code reads any more
+    assert torch.equal(runner.run(x=x)["y"], before)
+    exec(changed, {**space, "m": runner.model})  # noqa: S102 - what the test is about
+    with case.refused(GuardError, name):
+        runner.run(x=x)
+    runner.recapture()
+    assert torch.equal(runner.run(x=x)["y"], runner.model(x))
+
+
+def test_another_value_assigned_anew_is_refused_and_only_what_differs_is_named(case):
+    model = """
+        def __init__(self):
+            super().__init__()
+            self.flags, self.options = [True, True], {"scale": 2.0, "mode": "fast"}
+
+        def forward(self, x):
+            return x * self.options["scale"] if all(self.flags) and self.options["mode"] == "fast" else x
+    """
+    runner, x = case.open(model, SPEC), torch.rand(4)
+    runner.model.flags = [True, False]
+    runner.model.options = {"scale": 2.0, "mode": "slow"}
+    with case.refused(GuardError) as caught:
+        runner.run(x=x)
+    differences = "model.flags[1] was True and is False; model.options['mode'] was 'fast' and is 'slow'"
+    assert caught.value.message == f"the graphs were captured with other host values: {differences}"
+
+
+def test_of_many_differences_an_error_names_the_first_ones_and_their_number(case):
+    model = """
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(10))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+    """
+    runner = case.open(model, SPEC)
+    runner.model.double()
+    with case.refused(GuardError, "model.layers.0.weight: its dtype changed", "; and ") as caught:
+        runner.run(x=torch.rand(4))
+    assert len(caught.value.message) < 1000
 
 
 def test_an_attribute_that_a_getattribute_gives_from_elsewhere_is_watched_as_it_reads(case):

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from graphspec.errors import GuardError
-from graphspec.runtime.holdings import watchers
-from graphspec.runtime.holdings.guards import Guard, aliases
+from graphspec.runtime.holdings import guard as guards
+from graphspec.runtime.holdings.guard import Guard
 from graphspec.runtime.holdings.reach import reach
-from graphspec.runtime.holdings.watchers import Watchers
+from graphspec.runtime.holdings.which import modes, read_tensors
 
 SCALE = torch.ones(2)
 
@@ -23,7 +23,8 @@ SCALE = torch.ones(2)
 def guard_of(**roots):
     found = reach(roots)
     tensors = {id(tensor): tensor for _, tensor in found.tensors}
-    return Watchers(Guard([(found.slots_of(tensor), tensor) for tensor in tensors.values()], found.modules))
+    entries = read_tensors((found.slots_of(tensor), tensor) for tensor in tensors.values())
+    return Guard((*entries, *modes(found.modules)))
 
 
 def message(guard):
@@ -54,7 +55,7 @@ def model():
 @pytest.fixture(params=["C++", "Python"])
 def guard(model, request, monkeypatch):
     if request.param == "Python":
-        monkeypatch.setattr(watchers, "available", lambda: False)
+        monkeypatch.setattr(guards, "available", lambda: False)
     made = guard_of(model=model)
     made.check()
     return made
@@ -171,7 +172,7 @@ def test_untying_one_name_is_reported_alone():
 
 def test_a_switched_submodule_is_named_with_both_modes(model, guard):
     model.drop.train()
-    assert message(guard) == "this graph was captured in another mode: model.drop was switched from eval to train"
+    assert message(guard) == "the graphs were captured in another mode: model.drop was switched from eval to train"
     model.drop.eval()
     guard.check()
 
@@ -268,26 +269,15 @@ def test_a_check_does_not_insert_into_a_defaultdict(model):
 
 
 def test_a_guard_of_nothing_passes():
-    Watchers(Guard([])).check()
+    Guard(()).check()
 
 
 def test_an_unnamed_tensor_is_still_checked_by_address():
     tensor = torch.ones(2)
-    made = Watchers(Guard([((), tensor)], subject="region 'decode'"))
+    made = Guard(read_tensors([((), tensor)]))
     made.check()
     tensor.data = torch.ones(2)
-    assert message(made) == "region 'decode' reads what moved since capture: a tensor with no name: its memory moved"
-
-
-def test_an_alias_follows_values_and_not_a_swap_of_memory():
-    weight = nn.Parameter(torch.ones(2))
-    alias = aliases(weight)
-    with torch.no_grad():
-        weight.add_(1)
-    assert alias.tolist() == [2, 2]
-    weight.data = torch.full((2,), 9.0)
-    assert alias.tolist() == [2, 2]
-    assert not alias.requires_grad
+    assert message(made) == "the graphs read what moved since capture: a tensor with no name: its memory moved"
 
 
 ATTACKS = {

@@ -84,8 +84,7 @@ class _Capture:
         context.buffers.adopt(context.model)
         for bucket, events in self._schedule:
             self._rehearse(bucket, events)
-        self._set.loaded, self._set.methods = code.loaded(), code.methods()
-        self._set.computes_names, self._set.walks = code.computes_names(), code.walks()
+        self._set.code = code.so_far()
         session.rewind()
         if changed := list(unexplained(session.verify())):
             raise HazardError(changed)

@@ -57,7 +57,7 @@ class FakeSession:
             for part in self.reach.parts:
                 for key, held in part.read().items():
                     if held is value:
-                        return part.slot(key, self.reach.label(key), ()).name
+                        return part.place(key, self.reach.label(key), ()).name
             return None
         slots = self.reach.slots_of(value) or self.reach.slots_of_storage(value)
         return slots[0].name if slots else None

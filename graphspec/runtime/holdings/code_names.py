@@ -1,4 +1,4 @@
-"""The names that model code loads while it runs: attributes, globals and closure variables, read off its bytecode."""
+"""The names that model code loads while it runs, read off its bytecode, and the objects that it runs on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,11 @@ from graphspec.runtime.holdings.parts import is_installed_file
 #: Modules of torch.nn keep eps, p, momentum and the like as plain attributes; their base class only dispatches.
 _LAYERS = str(Path(nn.__file__).resolve().parent / "modules")
 _DISPATCH = "module.py"
-_LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_SUPER_ATTR")
+_LOADS = frozenset({
+    "LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_SUPER_ATTR",
+    "IMPORT_NAME", "IMPORT_FROM",
+})  # fmt: skip
+_MADE = frozenset({"FORMAT_VALUE", "FORMAT_SIMPLE", "BUILD_STRING", "BINARY_OP"})
 
 _WALKS = frozenset({"GET_ITER", "CONTAINS_OP", "DICT_MERGE", "DICT_UPDATE", "LIST_EXTEND", "SET_UPDATE", "UNPACK_EX"})
 _WALKING = frozenset({
@@ -28,15 +33,56 @@ _WALKING = frozenset({
     "next",
 })  # fmt: skip
 #: What reads all attributes of an object, or some by a name that no constant says.
-_WHOLE = frozenset({"asdict", "astuple", "vars", "__dict__", "attrgetter", "__getattribute__"})
+_WHOLE = frozenset({
+    "asdict", "astuple", "vars", "__dict__", "attrgetter", "__getattribute__", "getattr_static",
+    "_modules", "_parameters", "_buffers",
+})  # fmt: skip
+#: Methods of modules that go through all their children, parameters or buffers.
+_THROUGH = frozenset({
+    "apply", "buffers", "children", "modules", "named_buffers", "named_children", "named_modules", "named_parameters",
+    "parameters", "state_dict",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LoadedNames:
+    """What code that ran can have asked objects for, and the objects that it had in hand.
+
+    ``methods`` are those of ``names`` that are only ever called, as ``x.sum()``: what they find is no number.
+    ``computed``: code of the user's own reads attributes by names that it makes, or all of an object at once.
+    ``walks``: some code could see more of a dict or a set than the entries it asks for by key. ``codes`` is the code
+    itself; ``objects`` are the ids of what it had in hand, ``asked`` of those it may have asked for anything, and
+    ``walked`` of modules whose children or tensors it went through.
+    """
+
+    names: frozenset[str] = frozenset()
+    methods: frozenset[str] = frozenset()
+    computed: bool = False
+    walks: bool = True
+    codes: frozenset[types.CodeType] = frozenset()
+    objects: frozenset[int] = frozenset()
+    asked: frozenset[int] = frozenset()
+    walked: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What one function can ask for: ``plain`` are the names that it does not only call."""
+
+    names: frozenset[str]
+    plain: frozenset[str]
+    computes: bool
+    walks: bool
 
 
 class CodeNames:
-    """The names that model code loads while it runs in this thread."""
+    """The names that model code loads while it runs in this thread, and the objects it runs on."""
 
     def __init__(self) -> None:
-        self._codes: set[types.CodeType] = set()
-        self._disassembled: dict[types.CodeType, list[dis.Instruction]] = {}
+        self._ran: dict[types.CodeType, bool] = {}  # and whether what it has in hand is noted
+        self._readings: dict[types.CodeType, _Reading] = {}
+        self._objects: set[int] = set()  # by their ids: nothing here may keep a tensor alive
+        self._receivers: set[tuple[types.CodeType, int]] = set()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -54,43 +100,45 @@ class CodeNames:
                 previous.enable()
 
     def loaded(self) -> frozenset[str]:
-        """Every global, attribute and closure name loaded by the functions noted so far.
+        """Every global, attribute and closure name loaded so far, and every text that could be one."""
+        return frozenset().union(*(reading.names for reading in self._read().values()))
 
-        A text constant that could be a name counts too: ``getattr(self, "scale")``.
-        """
-        return frozenset(str(each.argval) for each in self._watched() if each.opname in _LOADS or _is_name(each))
-
-    def methods(self) -> frozenset[str]:
-        """Of these, the names that are only ever called, as ``x.sum()``: what they find is no number."""
-        loads = (each for each in self._watched() if each.opname in _LOADS and not _loads_method(each))
-        constants = filter(_is_name, self._watched())
-        return self.loaded() - {str(each.argval) for each in (*loads, *constants)}
-
-    def computes_names(self) -> bool:
-        """Whether code of the user's own reads attributes by names that it makes, or all of an object at once."""
-        codes = (code for code in tuple(self._codes) if _is_watched(code.co_filename))
-        return any(_computes_names(self._instructions(c)) for c in codes if not is_installed_file(c.co_filename))
-
-    def walks(self) -> bool:
-        """Whether any of these functions could see more of a dict or a set than the entries it asks for by key."""
-        return any(
-            each.opname in _WALKS or (each.opname in _LOADS and each.argval in _WALKING) for each in self._watched()
+    def so_far(self) -> LoadedNames:
+        """All that was noted until now."""
+        readings, names = self._read(), self.loaded()
+        own = (reading for code, reading in readings.items() if not is_installed_file(code.co_filename))
+        return LoadedNames(
+            names,
+            names - frozenset().union(*(reading.plain for reading in readings.values())),
+            any(reading.computes for reading in own),
+            any(reading.walks for reading in readings.values()),
+            frozenset(self._ran),
+            frozenset(self._objects),
+            frozenset(key for code, key in self._receivers if code in readings and readings[code].computes),
+            frozenset(key for code, key in self._receivers if _goes_through(code)),
         )
 
-    def _watched(self) -> Iterator[dis.Instruction]:
-        """Every instruction of the model's own code."""
-        for code in tuple(self._codes):
-            if _is_watched(code.co_filename):
-                yield from self._instructions(code)
+    def _read(self) -> Mapping[types.CodeType, _Reading]:
+        """What the model's own code can ask for, each function read once."""
+        for code in tuple(self._ran):
+            if code not in self._readings and _is_watched(code.co_filename):
+                self._readings[code] = _reading(list(dis.get_instructions(code)))
+        return self._readings
 
-    def _instructions(self, code: types.CodeType) -> list[dis.Instruction]:
-        if code not in self._disassembled:
-            self._disassembled[code] = list(dis.get_instructions(code))
-        return self._disassembled[code]
-
-    def _note(self, frame: types.FrameType, event: str, _: Any) -> None:
-        if event == "call":
-            self._codes.add(frame.f_code)
+    def _note(self, frame: types.FrameType, event: str, value: Any) -> None:
+        if event not in ("call", "return"):
+            return
+        code = frame.f_code
+        noted = self._ran.get(code)
+        if noted is None:
+            noted = is_model_code(code.co_filename) or code.co_filename.startswith(_LAYERS)
+            self._ran[code] = noted
+        if noted:
+            held = frame.f_locals
+            self._objects.update(map(id, held.values()))
+            self._objects.add(id(value))
+            if code.co_argcount and event == "call":
+                self._receivers.add((code, id(held.get(code.co_varnames[0]))))
 
 
 class _RestingInTorch(TorchFunctionMode):
@@ -113,21 +161,41 @@ class _RestingInTorch(TorchFunctionMode):
             sys.setprofile(self._note)
 
 
-def _computes_names(instructions: Sequence[dis.Instruction]) -> bool:
-    loads = [(at, each.argval) for at, each in enumerate(instructions) if each.opname in _LOADS]
-    return any(name in _WHOLE or (name == "getattr" and not _by_constant(instructions, at)) for at, name in loads)
+def _reading(instructions: Sequence[dis.Instruction]) -> _Reading:
+    loads = [(at, each) for at, each in enumerate(instructions) if each.opname in _LOADS]
+    texts = {name for each in instructions if each.opname == "LOAD_CONST" for name in _names_in(each.argval)}
+    names = {name for _, each in loads for name in str(each.argval).split(".")} | texts
+    return _Reading(
+        frozenset(names),
+        frozenset(
+            {name for _, each in loads if not _loads_method(each) for name in str(each.argval).split(".")} | texts
+        ),
+        any(
+            each.argval in _WHOLE or (each.argval == "getattr" and not _by_text(instructions, at)) for at, each in loads
+        ),
+        any(each.opname in _WALKS for each in instructions) or not _WALKING.isdisjoint(names - texts),
+    )
 
 
-def _by_constant(instructions: Sequence[dis.Instruction], at: int) -> bool:
+def _names_in(constant: Any) -> Iterator[str]:
+    """The names that a text may be, or a path of them, or that a tuple of texts holds: `match` keeps its names so."""
+    if isinstance(constant, str) and all(part.isidentifier() or part.isdecimal() for part in constant.split(".")):
+        yield from constant.split(".")
+    elif isinstance(constant, tuple):
+        for item in constant:
+            yield from _names_in(item)
+
+
+def _by_text(instructions: Sequence[dis.Instruction], at: int) -> bool:
     """Whether the second argument of the call that begins here is a text, not made from others."""
-    constant = False
+    text = False
     for instruction in instructions[at + 1 :]:
-        if instruction.opname in ("FORMAT_VALUE", "FORMAT_SIMPLE", "BUILD_STRING", "BINARY_OP"):
+        if instruction.opname in _MADE:
             return False
         if instruction.opname.startswith("CALL"):
             break
-        constant = constant or _is_name(instruction)
-    return constant
+        text = text or (instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, str))
+    return text
 
 
 def _loads_method(instruction: dis.Instruction) -> bool:
@@ -136,9 +204,9 @@ def _loads_method(instruction: dis.Instruction) -> bool:
     return instruction.opname == "LOAD_METHOD" or flagged
 
 
-def _is_name(instruction: dis.Instruction) -> bool:
+def _goes_through(code: types.CodeType) -> bool:
     return (
-        instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, str) and instruction.argval.isidentifier()
+        code.co_name in _THROUGH and code.co_filename.startswith(_LAYERS) and Path(code.co_filename).name == _DISPATCH
     )
 
 

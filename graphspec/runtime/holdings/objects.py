@@ -24,8 +24,8 @@ import torch
 from torch import nn
 
 from graphspec.runtime.holdings.parts import VALUE_TYPES
+from graphspec.runtime.holdings.places import MISSING, Part
 from graphspec.runtime.holdings.reach import Reach
-from graphspec.runtime.holdings.slots import MISSING, Part
 
 ChangeKind = Literal["scalar", "tensor", "container", "replaced", "object", "memory"]
 
@@ -238,7 +238,7 @@ def _change(kept: _Kept, key: Any, before: Any, after: Any) -> Change:
 
 
 def _slot_name(kept: _Kept, key: Any) -> str:
-    return kept.part.name if kept.part.kind == "array" else kept.part.slot(key, kept.label(key), ()).name
+    return kept.part.name if kept.part.kind == "array" else kept.part.place(key, kept.label(key), ()).name
 
 
 def _is_plain(value: Any) -> bool:

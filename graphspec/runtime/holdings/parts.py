@@ -28,7 +28,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from graphspec.runtime.holdings.slots import Part, PartKind, attributes_of
+from graphspec.runtime.holdings.places import Part, PartKind, attributes_of
 from graphspec.runtime.importing.folder import file_of
 
 #: Values with nothing inside, compared by value.

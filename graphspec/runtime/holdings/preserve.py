@@ -10,8 +10,6 @@ autograd flags, ``.grad`` and hooks of each tensor (tensors.py), random streams 
 Limits:
 - What the session created and is still alive stays, at its creation value: `Session.keep` results that are wanted.
 - A Python value created inside counts as existing from the next `rewind` on, with the value it has then.
-- With ``compiled=True`` no mode is entered (under one, torch.compile falls back to eager): every reachable tensor is
-  cloned at the start, and whatever else compiled code writes stays unknown.
 """
 
 from __future__ import annotations
@@ -53,19 +51,15 @@ class Changes:
     host_random: tuple[str, ...]
 
 
-def preserve(
-    roots: Mapping[str, object], generators: Iterable[torch.Generator] = (), *, compiled: bool = False
-) -> Session:
+def preserve(roots: Mapping[str, object], generators: Iterable[torch.Generator] = ()) -> Session:
     """A session, to be entered with ``with``. ``roots`` by name: model, optimizer, inputs; see `reach`."""
-    return Session(roots, tuple(generators), compiled=compiled)
+    return Session(roots, tuple(generators))
 
 
 class Session:
     """One ``with preserve(...)`` block. The reports stay readable after it."""
 
-    def __init__(
-        self, roots: Mapping[str, object], generators: tuple[torch.Generator, ...], *, compiled: bool = False
-    ) -> None:
+    def __init__(self, roots: Mapping[str, object], generators: tuple[torch.Generator, ...]) -> None:
         self.rebound: list[Change] = []
         self.created: list[str] = []
         self.written: list[str] = []
@@ -73,7 +67,6 @@ class Session:
         self.unexplained: list[str] = []
         self._roots = roots
         self._given = generators
-        self._compiled = compiled
         self._failures: list[BaseException] = []
 
     def __enter__(self) -> Self:
@@ -83,16 +76,13 @@ class Session:
             self._tensors = TensorState(self._reach)
             self._contents = Contents(self._describe)
         self._ambient = Ambient.take((*self._given, *(generator for _, generator in self._reach.generators)))
-        self._save_whole()
-        if not self._compiled:
-            self._contents.__enter__()  # type: ignore[no-untyped-call]
+        self._contents.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._compiled:
-            self._contents.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        self._contents.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         self._put_back()
         self._attempt(lambda: self.unexplained.extend(self._contents.unexplained()))
         if self._failures and error is None:
@@ -122,7 +112,6 @@ class Session:
         changes = self._put_back()
         if self._failures:
             raise CaptureError(f"the state could not be put back: {self._failures[0]}") from self._failures[0]
-        self._save_whole()
         return changes
 
     def keep(self, value: Any) -> None:
@@ -178,10 +167,6 @@ class Session:
         except Exception as error:  # noqa: BLE001 # reported once all steps were tried
             self._failures.append(error)
             return None
-
-    def _save_whole(self) -> None:
-        if self._compiled:
-            self._contents.save((tensor for _, tensor in self._reach.tensors), "a compiled region")
 
     def _describe(self, tensor: torch.Tensor) -> str | None:
         slots = self._reach.slots_of(tensor) or self._reach.slots_of_storage(tensor)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,10 +32,10 @@ from graphspec.runtime.holdings.parts import (
     names_in,
     parts_of,
 )
-from graphspec.runtime.holdings.slots import MISSING, Part, Slot, SlotKind
+from graphspec.runtime.holdings.places import MISSING, Part, Place, PlaceKind
 from graphspec.runtime.holdings.storages import storage_of, weak
 
-__all__ = ["MISSING", "Part", "Reach", "Slot", "SlotKind", "reach"]
+__all__ = ["MISSING", "Part", "Place", "PlaceKind", "Reach", "reach"]
 
 _ENTRY_POINTS = frozenset({"forward", "__call__", "__getitem__", "__setitem__", "__enter__", "__exit__"})
 _HANDLED = frozenset({"_parameters", "_buffers", "_modules"})
@@ -45,26 +45,35 @@ _HANDLED = frozenset({"_parameters", "_buffers", "_modules"})
 class Reach:
     """The result of a walk. Everything in it is held strongly."""
 
-    tensors: tuple[tuple[Slot, torch.Tensor], ...]
+    tensors: tuple[tuple[Place, torch.Tensor], ...]
     modules: tuple[tuple[str, nn.Module], ...]
     generators: tuple[tuple[str, torch.Generator], ...]
     parts: tuple[Part, ...] = field(repr=False)
     #: Where code looks up what it calls: methods of classes, functions and layers of torch.
-    called: tuple[Slot, ...] = field(repr=False)
+    called: tuple[Place, ...] = field(repr=False)
     classes: tuple[type, ...] = field(repr=False)
-    _slots: Mapping[int, tuple[object, list[Slot]]] = field(repr=False)
-    _storages: Mapping[StorageWeakRef, list[Slot]] = field(repr=False)
+    _slots: Mapping[int, tuple[object, list[Place]]] = field(repr=False)
+    _storages: Mapping[StorageWeakRef, list[Place]] = field(repr=False)
 
     def functions(self) -> tuple[types.FunctionType, ...]:
         """Every plain function on the way."""
         return tuple(value for value, _ in self._slots.values() if isinstance(value, types.FunctionType))
 
-    def slots_of(self, value: object) -> tuple[Slot, ...]:
+    def objects(self, ids: Collection[int]) -> tuple[object, ...]:
+        """The objects on the way with these ids."""
+        return tuple(self._slots[key][0] for key in ids if key in self._slots)
+
+    def knows(self, value: object) -> bool:
+        """Whether this very object was reached."""
+        found = self._slots.get(id(value))
+        return found is not None and found[0] is value
+
+    def slots_of(self, value: object) -> tuple[Place, ...]:
         """Every slot that holds this very object, in the order found; empty if it was not reached."""
         found = self._slots.get(id(value))
         return tuple(found[1]) if found is not None and found[0] is value else ()
 
-    def slots_of_storage(self, tensor: torch.Tensor) -> tuple[Slot, ...]:
+    def slots_of_storage(self, tensor: torch.Tensor) -> tuple[Place, ...]:
         """Every slot that holds a tensor of the same storage: views and aliases included."""
         storage = storage_of(tensor)
         return () if storage is None else tuple(self._storages.get(weak(storage), ()))
@@ -84,7 +93,7 @@ def reach(roots: Mapping[str, object]) -> Reach:
     walk = _Walk()
     held = dict(roots)  # the owner of the root slots: always as it was
     for name, value in held.items():
-        walk.edge(value, Slot(name, held, name, "item"))
+        walk.edge(value, Place(name, held, name, "item"))
         walk.run()
     return walk.result()
 
@@ -98,13 +107,13 @@ class _ClassEntry:
 
 class _Walk:
     def __init__(self) -> None:
-        self.slots: dict[int, tuple[Any, list[Slot]]] = {}
+        self.slots: dict[int, tuple[Any, list[Place]]] = {}
         self.queue: deque[tuple[Any, str]] = deque()
-        self.tensors: list[tuple[Slot, torch.Tensor]] = []
+        self.tensors: list[tuple[Place, torch.Tensor]] = []
         self.modules: list[tuple[str, nn.Module]] = []
         self.generators: list[tuple[str, torch.Generator]] = []
         self.parts: list[Part] = []
-        self.called: list[Slot] = []
+        self.called: list[Place] = []
         self.globals_seen: set[tuple[int, str]] = set()
         self.names: set[str] = set(_ENTRY_POINTS)
         self.layers: set[type] = set()
@@ -119,7 +128,7 @@ class _Walk:
             for kind in tuple(self.classes):
                 self.visit_class(kind)
 
-    def edge(self, value: Any, slot: Slot) -> None:
+    def edge(self, value: Any, slot: Place) -> None:
         """Note that ``slot`` holds ``value``; queue what is new."""
         if isinstance(value, type):
             for kind in value.__mro__:
@@ -152,7 +161,7 @@ class _Walk:
         elif not is_from_library(type(value)):
             self.note_class(value, name)
 
-    def take(self, part: Part, above: list[Slot]) -> None:
+    def take(self, part: Part, above: list[Place]) -> None:
         """Keep a part and follow what it holds."""
         self.parts.append(part)
         if part.kind == "array":
@@ -160,9 +169,9 @@ class _Walk:
         skip = _HANDLED if part.kind == "attributes" and isinstance(part.owner, nn.Module) else ()
         for key, value in part.read().items():
             if key not in skip:
-                self.edge(value, part.slot(key, _label(key, self.slots), above))
+                self.edge(value, part.place(key, _label(key, self.slots), above))
 
-    def visit_code(self, function: types.FunctionType, name: str, above: list[Slot]) -> None:
+    def visit_code(self, function: types.FunctionType, name: str, above: list[Place]) -> None:
         self.names.update(names_in(function.__code__))
         self.note_torch(function)
         for part in code_parts(function, name):
@@ -190,7 +199,7 @@ class _Walk:
             value = vars(module).get(key)
             if isinstance(value, types.FunctionType | types.BuiltinFunctionType):
                 self.globals_seen.add((id(module), key))
-                self.called.append(Slot(f"{module.__name__}.{key}", vars(module), key, "global"))
+                self.called.append(Place(f"{module.__name__}.{key}", vars(module), key, "global"))
             elif isinstance(value, types.ModuleType) and value.__name__ == f"{module.__name__}.{key}":
                 self.note_functions(value, names)
 
@@ -199,7 +208,7 @@ class _Walk:
         base = next((base for base in kind.__mro__ if "forward" in vars(base)), None)
         if base is not None and is_from_library(base) and base not in self.layers:
             self.layers.add(base)
-            self.called.append(Slot(f"{base.__module__}.{base.__name__}.forward", base, "forward", "attribute"))
+            self.called.append(Place(f"{base.__module__}.{base.__name__}.forward", base, "forward", "attribute"))
             forward = vars(base)["forward"]
             if isinstance(forward, types.FunctionType):
                 self.note_torch(forward)
@@ -219,7 +228,7 @@ class _Walk:
         for key in fresh:
             member = vars(kind)[key]
             function = function_of(member)
-            slot = Slot(f"{kind.__name__}.{key}", kind, key, "attribute")
+            slot = Place(f"{kind.__name__}.{key}", kind, key, "attribute")
             if function is not None:
                 self.edge(function, slot)
                 self.called.append(slot)
@@ -233,16 +242,16 @@ class _Walk:
             self.class_data(kind, data, entry.instances)
             if not entry.instances:  # a class that is used by its own name
                 for key in data:
-                    self.edge(vars(kind)[key], Slot(f"{kind.__name__}.{key}", kind, key, "attribute"))
+                    self.edge(vars(kind)[key], Place(f"{kind.__name__}.{key}", kind, key, "attribute"))
 
     def class_data(self, kind: type, keys: Iterable[str], instances: Iterable[tuple[Any, str]]) -> None:
         """A class attribute is a slot of each instance: that is where an assignment would shadow it."""
         for value, name in instances:
             for key in keys:
-                self.edge(vars(kind)[key], Slot(f"{name}.{key}", value, key, "attribute", self.slots[id(value)][1]))
+                self.edge(vars(kind)[key], Place(f"{name}.{key}", value, key, "attribute", self.slots[id(value)][1]))
 
     def result(self) -> Reach:
-        storages: dict[StorageWeakRef, list[Slot]] = {}
+        storages: dict[StorageWeakRef, list[Place]] = {}
         for slot, tensor in self.tensors:
             storage = storage_of(tensor)
             if storage is not None:
@@ -259,7 +268,7 @@ class _Walk:
         )
 
 
-def _label(key: object, slots: Mapping[int, tuple[object, list[Slot]]]) -> str:
+def _label(key: object, slots: Mapping[int, tuple[object, list[Place]]]) -> str:
     if isinstance(key, str | int | float | bool | bytes | tuple | type(None)):
         return repr(key)
     known = slots.get(id(key))

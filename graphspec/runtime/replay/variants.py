@@ -9,8 +9,9 @@ from graphspec.errors import HazardError
 from graphspec.finding import placed
 from graphspec.runtime.capture.graphs import capture_graphs
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Progress, Variant
+from graphspec.runtime.guarding import guard_for
+from graphspec.runtime.holdings.guard import Guard
 from graphspec.runtime.holdings.storages import outside_inference
-from graphspec.runtime.holdings.watchers import Watchers, guard_for
 
 #: How many sets of graphs are kept for values of specialized params and absent optional inputs.
 VARIANTS = 16
@@ -23,7 +24,7 @@ class Variants:
         self._context = context
         self._progress = progress
         self._sets: dict[Variant, GraphSet] = {}
-        self._guards: dict[Variant, Watchers] = {}
+        self._guards: dict[Variant, Guard] = {}
         self.forget: list[Callable[[], None]] = []
 
     def __iter__(self) -> Iterator[GraphSet]:
@@ -44,7 +45,7 @@ class Variants:
         """Raise GuardError if anything the graphs of a variant read by address was moved since their capture."""
         self._guards[variant].check()
 
-    def guards(self) -> list[Watchers]:
+    def guards(self) -> list[Guard]:
         """What is checked before the replays of each variant."""
         return list(self._guards.values())
 

@@ -1,6 +1,6 @@
 """Where things are held in Python: slots, and the mutable parts of objects that have them.
 
-A `Slot` is a place that can hold something else tomorrow: an attribute, a dict entry, a closure cell.
+A `Place` is a place that can hold something else tomorrow: an attribute, a dict entry, a closure cell.
 A `Part` is one mutable content of one object, read as a flat mapping; an object may have several (a module has its
 attributes, parameters, buffers and submodules). Walking (reach.py), snapshots (objects.py) and guards share them.
 
@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 
 from torch import nn
 
-SlotKind = Literal["attribute", "parameter", "buffer", "item", "cell", "global"]
+PlaceKind = Literal["attribute", "parameter", "buffer", "item", "cell", "global"]
 PartKind = Literal[
     "attributes", "parameters", "buffers", "modules",  # a dict that belongs to an object
     "fields",  # read with getattr: __slots__, and what built-in objects hold
@@ -39,7 +39,7 @@ MISSING = Missing.MISSING
 
 
 @dataclass(frozen=True, eq=False)
-class Slot:
+class Place:
     """A place that holds an object: ``key`` of ``owner``.
 
     ``name`` is dotted, e.g. ``model.layers.0.weight`` or ``model.cache['k'][3]``. ``above`` are the slots that hold the
@@ -49,8 +49,8 @@ class Slot:
     name: str
     owner: Any
     key: Any
-    kind: SlotKind
-    above: Sequence[Slot] = field(default=(), repr=False)
+    kind: PlaceKind
+    above: Sequence[Place] = field(default=(), repr=False)
 
     def holder(self) -> Any:
         """The dict, list, tuple or set that holds the value now; None when only ``getattr`` can reach it."""
@@ -123,9 +123,9 @@ class Part:
             return {key: vars(self.owner)[key] for key in self.keys if key in vars(self.owner)}
         return {key: value for key in self.keys if (value := _field(self.owner, key)) is not MISSING}
 
-    def slot(self, key: Any, label: str, above: Sequence[Slot]) -> Slot:
+    def place(self, key: Any, label: str, above: Sequence[Place]) -> Place:
         """The slot of ``key``; ``label`` is how the key reads inside brackets."""
-        kind: SlotKind = "attribute"
+        kind: PlaceKind = "attribute"
         owner, name = self.owner, f"{self.name}.{key}"
         if self.name.endswith(".py"):  # the globals of a file of the user's
             name = f"{self.name}:{key}"
@@ -135,8 +135,8 @@ class Part:
         elif self.kind == "cell":
             kind, name = "cell", self.name
         elif self.kind in ("globals", "parameters", "buffers"):
-            kind = cast("SlotKind", self.kind[:-1])
-        return Slot(name, owner, key, kind, above)
+            kind = cast("PlaceKind", self.kind[:-1])
+        return Place(name, owner, key, kind, above)
 
 
 def _field(owner: Any, key: str) -> Any:
@@ -146,7 +146,7 @@ def _field(owner: Any, key: str) -> Any:
         return MISSING
 
 
-def upwards(slots: Iterable[Slot], through: Callable[[Slot], bool] = lambda _: True) -> Iterator[Slot]:
+def upwards(slots: Iterable[Place], through: Callable[[Place], bool] = lambda _: True) -> Iterator[Place]:
     """These slots, then those that hold the owners of the ones gone ``through``, up to the roots; each once."""
     todo = list(slots)
     seen = {id(slot) for slot in todo}

@@ -1,0 +1,303 @@
+"""Which facts are expected to hold, of all that the captured code can have read.
+
+Tensors that a graph reads are expected at their addresses, in their places, and all ways to these. Of what code touched
+besides (touched.py), it is what a name that it loads can find: numbers and text by value, containers by all they hold,
+other objects by identity; hooks, code and training flags always. That may refuse a change of what was not read. What is
+too large to be compared on every run is warned of. What an eager region changes on its runs is left out (``moving``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from graphspec.runtime.holdings.closures import constant_cells
+from graphspec.runtime.holdings.code_names import LoadedNames
+from graphspec.runtime.holdings.expectations import (
+    Content,
+    Expectation,
+    Form,
+    Held,
+    Members,
+    Mode,
+    Owner,
+    ReadTensor,
+    Snapshot,
+    Variables,
+    Way,
+    attributes,
+    copied,
+    form_of,
+)
+from graphspec.runtime.holdings.objects import keys_of
+from graphspec.runtime.holdings.parts import VALUE_TYPES, is_from_library, is_installed_file, is_of_user
+from graphspec.runtime.holdings.places import MISSING, Part, Place, upwards
+from graphspec.runtime.holdings.reach import Reach
+from graphspec.runtime.holdings.storages import layout_of, quiet
+from graphspec.runtime.holdings.touched import ATTRIBUTES, CONTAINERS, NAMESPACES, Touched
+
+_CALLED_BY_TORCH = frozenset({"forward", "__call__"})
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_GUARDED = frozenset({"training", "_modules", "_parameters", "_buffers"})
+_TENSORS = ("_parameters", "_buffers")
+_CODE = ("__code__", "__defaults__", "__kwdefaults__")
+#: An equal one of these in the place of another is no change.
+_EQUAL_ANEW = (dict, OrderedDict, list, deque, set)
+_LONGEST = 1024  # members of one container that are watched one by one
+_LARGEST = 1 << 16  # bytes of an array, and members of a container, that are compared on every run at all
+
+
+def read_tensors(
+    entries: Iterable[tuple[Sequence[Place], torch.Tensor]], touched: Touched | None = None
+) -> Iterator[ReadTensor | Way]:
+    """What a graph reads by address: (places, tensor) for each, and every way to the places."""
+    below: dict[int, tuple[Place, Any, list[Place]]] = {}
+    with quiet():
+        for places, tensor in entries:
+            kept = touched.relevant(places) if touched else list(places)
+            yield ReadTensor(kept, tensor, layout_of(tensor))
+            for place in kept:
+                for above in _ways(place, touched):
+                    below.setdefault(id(above[0]), (*above, []))[2].append(place)
+    yield from (Way(*way) for way in below.values())
+
+
+def _ways(place: Place, touched: Touched | None) -> Iterator[tuple[Place, Any]]:
+    """Every place on the way to one, with what it holds. What already leads elsewhere was not the way there."""
+    todo, seen = [place], set()
+    for slot in todo:  # grows while it is walked
+        for above in touched.relevant(slot.above) if touched else slot.above:
+            if id(above) not in seen:
+                seen.add(id(above))
+                todo.append(above)
+                if above.get() is slot.owner:
+                    yield above, slot.owner
+
+
+def modes(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Expectation]:
+    """The training flags of modules, by name."""
+    return (Mode(name, module, module.training) for name, module in modules)
+
+
+class HostValues:
+    """What captured code can have read on the host.
+
+    ``moving`` are names of places that change by right, ``covered`` those of tensors that graphs read, and on the way.
+    ``unwatched`` are, after `expected`, the names of what is too large to be compared.
+    """
+
+    def __init__(
+        self,
+        found: Reach,
+        touched: Touched,
+        code: LoadedNames,
+        moving: Collection[str] = (),
+        covered: Collection[Place] = (),
+    ) -> None:
+        self._found, self._touched, self._code, self._moving = found, touched, code, moving
+        self._names = code.names | _CALLED_BY_TORCH
+        self._covered = {(id(place.owner), place.key) for place in covered}
+        self._containers = self._choose_containers()
+        self.unwatched: list[str] = []
+
+    def expected(self) -> Iterator[Expectation]:
+        """Everything that must hold."""
+        yield from self._modules()
+        yield from self._owners()
+        yield from self._forms()
+        yield from self._environment()
+        for place, value in (*self._functions(), *self._values()):
+            known = id(value) in self._containers or (id(place.owner), place.key) in self._covered
+            if not known and place.name not in self._moving and not isinstance(value, torch.Tensor):
+                yield Held(place, value)
+        for part in self._containers.values():
+            yield from self._content(part)
+
+    def _modules(self) -> Iterator[Expectation]:
+        hooks = [(f"the global {name}", getattr(nn.modules.module, f"_global{name}")) for name in _HOOKS]
+        held = []
+        for name, module in self._found.modules:
+            if module not in self._touched:
+                continue
+            own, walked = vars(module), self._touched.walks(module)
+            yield Mode(name, module, module.training)
+            hooks += [(f"{name}.{kind}", own[kind]) for kind in _HOOKS]
+            if walked:
+                held += [(f"{name}.{kind}", own[kind]) for kind in _TENSORS if kind in own]
+            if walked or isinstance(module, CONTAINERS):
+                held.append((name, own["_modules"]))
+        yield from (Members(name, members, list(members), ordered=False) for name, members in hooks)
+        yield from (Members(name, members, keys_of(members)) for name, members in held)
+
+    def _owners(self) -> Iterator[Expectation]:
+        """Everything that has attributes: modules and other objects, and their classes."""
+        owners: list[tuple[str, Any]] = [(kind.__name__, kind) for kind in self._found.classes]
+        for part in self._found.parts:
+            known = isinstance(part.owner, nn.Module) or not is_from_library(type(part.owner))
+            if part.kind in ("attributes", "fields") and known and not isinstance(part.owner, torch.Tensor):
+                owners.append((part.name, part.owner))
+        for name, owner in owners:
+            if owner in self._touched and id(owner) not in self._containers:
+                yield Owner(name, owner, type(owner), frozenset(attributes(owner)), self._names, self._code.methods)
+
+    def _forms(self) -> Iterator[Expectation]:
+        for place, tensor in self._found.tensors:
+            asked = place.kind in ("parameter", "buffer") or place.key in self._names
+            free = place.name not in self._moving and (id(place.owner), place.key) not in self._covered
+            if asked and free and self._touched.holds(place):
+                yield Form(place, form_of(tensor))
+
+    def _environment(self) -> Iterator[Expectation]:
+        """Variables that loaded code may ask for, those that are not set included."""
+        if {"environ", "getenv"} & self._names:
+            asked = [name for name in sorted(self._names) if name.isupper() or name in os.environ]
+            yield Variables({name: os.environ.get(name) for name in asked})
+            yield Held(Place("os.environ", vars(os), "environ", "global"), os.environ)
+
+    def _functions(self) -> Iterator[tuple[Place, Any]]:
+        """Where code looks up what it calls, and what a tool that reloads edited files puts into functions."""
+        for place in self._found.called:
+            known = place.kind == "global" or is_from_library(place.owner) or place.owner in self._touched
+            if place.key in self._names and known:
+                yield place, place.get()
+        for function in self._found.functions():  # libraries are not edited
+            if function in self._touched and not is_installed_file(function.__code__.co_filename):
+                name = self._found.slots_of(function)[0].name
+                yield from (
+                    (Place(f"{name}.{key}", function, key, "attribute"), getattr(function, key)) for key in _CODE
+                )
+
+    def _values(self) -> Iterator[tuple[Place, Any]]:
+        """What objects, closures and globals hold under a name that code can have asked for."""
+        constants = constant_cells(filter(self._touched.__contains__, self._found.functions()))
+        for part in self._found.parts:
+            asked: Collection[Any] = ()
+            if part.kind == "cell":
+                asked = part.read() if part.owner in self._touched and id(part.owner) not in constants else ()
+            elif part.kind == "globals":
+                asked = [key for key in part.read() if key in self._names and not key.startswith("__")]
+            elif part.kind in ATTRIBUTES and part.owner in self._touched and id(part.owner) not in self._containers:
+                asked = [
+                    key for key in self._touched.names(part) if key not in _GUARDED and not str(key).startswith("__")
+                ]
+            else:
+                continue
+            content = part.read()
+            places = [(part.place(key, self._found.label(key), ()), content[key]) for key in asked]
+            if part.kind == "attributes":
+                places += self._inherited(part, content)
+            yield from (each for each in places if each[0].key not in self._code.methods or callable(each[1]))
+
+    def _inherited(self, part: Part, own: Collection[str]) -> Iterator[tuple[Place, Any]]:
+        """Class attributes as seen from an instance, which an assignment to the instance would hide."""
+        seen = set(own)
+        for kind in type(part.owner).__mro__:
+            if is_from_library(kind):
+                continue
+            for key, value in vars(kind).items():
+                plain = not key.startswith("__") and not hasattr(type(value), "__get__")
+                if plain and key in self._names and key not in seen:
+                    place = Place(f"{part.name}.{key}", part.owner, key, "attribute")
+                    given = place.get()  # which `__getattribute__` may give from elsewhere, or not at all
+                    if given is not MISSING:
+                        yield place, given
+                seen.add(key)
+
+    # -- containers
+
+    def _choose_containers(self) -> dict[int, Part]:
+        """The containers, and the objects that are nothing but their attributes, that code can have got to."""
+        chosen: dict[int, Part] = {}
+        for part in self._found.parts:
+            data = part.kind in ("attributes", "fields") and _is_data(type(part.owner))
+            container = part.kind in ("items", "sequence", "set", "array") and not isinstance(
+                part.owner, tuple | frozenset
+            )
+            if (data or container) and part.owner in self._touched and part.name not in self._moving:
+                chosen[id(part.owner)] = part
+        return chosen
+
+    def _content(self, part: Part) -> Iterator[Expectation]:
+        """What is expected of a container, unless another one holds it, which is expected with all it holds."""
+        places = self._touched.relevant(self._found.slots_of(part.owner))
+        places = [place for place in places if place.name not in self._moving]
+        outer = [place for place in places if id(place.owner) not in self._containers]
+        if outer or not places:
+            snapshot = self._snapshot(part, ())
+            if snapshot is not None:
+                yield Content(outer, snapshot)
+
+    def _snapshot(self, part: Part, inside: tuple[int, ...]) -> Snapshot | None:
+        """What a container holds; None where that is too much. ``inside`` are the containers around it."""
+        data, array = part.kind in ("attributes", "fields"), part.kind == "array"
+        large = not data and _size(part) > (_LARGEST if array else _LONGEST)
+        content = part.read() if not array else {}
+        whole = None
+        if array or large or part.kind == "set":
+            plain = array or all(isinstance(value, VALUE_TYPES) for value in content.values())
+            if plain and _size(part) <= _LARGEST:
+                whole = copied(part.owner)
+            elif large:
+                self.unwatched.append(part.name)
+                return None
+        members: dict[Any, Any] = {}
+        for key in self._asked(part) if whole is None and part.kind != "set" else ():
+            member, value = self._containers.get(id(content[key])), content[key]
+            if isinstance(value, torch.Tensor) or part.place(key, self._found.label(key), ()).name in self._moving:
+                continue  # a tensor is expected where it is read
+            if member is not None and id(value) not in inside:
+                value = self._snapshot(member, (*inside, id(part.owner))) or value
+            members[key] = value
+        closed = part.kind != "items" or (self._code.walks and not _is_registry(self._found, part.owner))
+        return Snapshot(
+            part,
+            members,
+            self._found.label,
+            anew=data or part.kind == "array" or type(part.owner) in _EQUAL_ANEW,
+            keys=list(content) if closed else None,
+            names=self._names if data else None,
+            whole=whole,
+        )
+
+    def _asked(self, part: Part) -> list[Any]:
+        return [
+            key for key in self._touched.names(part) if not (part.kind == "attributes" and str(key).startswith("__"))
+        ]
+
+
+def _is_data(kind: type) -> bool:
+    """Whether objects of a class are nothing but their attributes."""
+    return kind in NAMESPACES or (dataclasses.is_dataclass(kind) and not is_from_library(kind))
+
+
+def _size(part: Part) -> int:
+    """Bytes of an array, members of a container."""
+    owner = part.owner
+    return (
+        int(getattr(owner, "nbytes", len(owner) * getattr(owner, "itemsize", 1)))
+        if part.kind == "array"
+        else len(owner)
+    )
+
+
+def _is_registry(found: Reach, owner: Any) -> bool:
+    """Whether a container belongs to an installed library, which registers what else the process imports or makes."""
+    places = list(upwards(found.slots_of(owner), lambda place: not _is_top(place)))
+    return bool(places) and all(map(_is_installed, places))
+
+
+def _is_top(place: Place) -> bool:
+    return place.kind == "global" or isinstance(place.owner, type)
+
+
+def _is_installed(place: Place) -> bool:
+    """Whether a library holds this place, or what holds its owner does."""
+    if place.kind == "global":
+        return is_installed_file(place.owner.get("__file__"))
+    return not is_of_user(place.owner) if isinstance(place.owner, type) else bool(place.above)
