@@ -10,7 +10,7 @@ from graphspec.spec import Attr, Compile, Const, DictOf, ListOf, Make, Name, Reg
 
 def build_region(name: str, data: Mapping[str, Any], spec: Mapping[str, Any]) -> Region:
     """The region ``name``. ``spec`` is the whole document, whose `generators` and `hooks` are the defaults."""
-    fields = {key: value for key, value in data.items() if not key.startswith("x-")}
+    fields = dict(data)
     inputs = fields.pop("inputs", [])
     optimizer = fields.pop("optimizer", ())
     compiler = fields.pop("compile", None)
@@ -56,10 +56,10 @@ def _outputs(data: str | list[str] | Mapping[str, str | int]) -> dict[str, str]:
 
 
 def _update(data: Mapping[str, Any]) -> Update:
-    fields = {key: value for key, value in data.items() if not key.startswith("x-")}
+    fields = dict(data)
     at = fields.pop("at", None)
     return Update(param=fields.pop("from"), at=None if at is None else tuple(at), **fields)
 
 
 def _compiler(data: Mapping[str, Any]) -> Compile:
-    return Compile(**{key: value for key, value in data.items() if not key.startswith("x-")})
+    return Compile(**data)

@@ -7,7 +7,7 @@ become one; whether names exist and values make sense is for the rules.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from graphspec.build_region import build_region
@@ -41,9 +41,9 @@ _PARAM_DTYPES: Mapping[str, str] = {"int": "int64", "float": "float32", "bool": 
 def build(document: Document) -> Spec:
     """The spec that ``document`` says. It must have passed `graphspec.schema.check`."""
     data = document.data
-    dims = {name: _dim(each) for name, each in entries(data, "dims")}
-    params = {name: _param(name, each, dims) for name, each in entries(data, "params")}
-    regions = {name: build_region(name, each, data) for name, each in entries(data, "regions")}
+    dims = {name: _dim(each) for name, each in data.get("dims", {}).items()}
+    params = {name: _param(name, each, dims) for name, each in data.get("params", {}).items()}
+    regions = {name: build_region(name, each, data) for name, each in data["regions"].items()}
     buckets = data.get("buckets")
     return Spec(
         name=data.get("name", document.path.stem),
@@ -55,23 +55,13 @@ def build(document: Document) -> Spec:
         dims=dims,
         buckets=None if buckets is None else tuple(dict(each) for each in buckets),
         params=params,
-        buffers={name: _buffer(name, each, params) for name, each in entries(data, "buffers")},
-        pools={name: tuple(each) for name, each in entries(data, "pools")},
+        buffers={name: _buffer(name, each, params) for name, each in data.get("buffers", {}).items()},
+        pools={name: tuple(each) for name, each in data.get("pools", {}).items()},
         capture=_capture(data.get("capture", {})),
-        check=CheckOptions(**plain(data.get("check", {}))),
+        check=CheckOptions(**data.get("check", {})),
         npu=_npu(data.get("npu", {})),
         document=document,
     )
-
-
-def plain(data: Mapping[str, Any]) -> dict[str, Any]:
-    """``data`` without the keys that the language ignores."""
-    return {key: value for key, value in data.items() if not key.startswith("x-")}
-
-
-def entries(data: Mapping[str, Any], key: str) -> Iterator[tuple[str, Any]]:
-    """The named things under a top-level key."""
-    return ((name, each) for name, each in data.get(key, {}).items() if not name.startswith("x-"))
 
 
 def sizes_of(data: list[Any] | Mapping[str, Any]) -> list[int]:
@@ -94,7 +84,7 @@ def _shape(data: list[int | str] | None) -> Shape | None:
 
 
 def _model(data: Mapping[str, Any]) -> Model:
-    return Model(**plain(data))
+    return Model(**data)
 
 
 def _dim(data: int | list[Any] | Mapping[str, Any]) -> Dim:
@@ -106,7 +96,7 @@ def _dim(data: int | list[Any] | Mapping[str, Any]) -> Dim:
 
 
 def _param(name: str, data: Mapping[str, Any], dims: Mapping[str, Dim]) -> Param:
-    fields = plain(data)
+    fields = dict(data)
     for key in ("min", "max"):
         if key in fields:
             fields[key] = _bound(fields[key], key, fields["type"], dims)
@@ -124,7 +114,7 @@ def _bound(data: float | str, key: str, kind: str, dims: Mapping[str, Dim]) -> f
 
 
 def _buffer(name: str, data: Mapping[str, Any], params: Mapping[str, Param]) -> Buffer:
-    fields = plain(data)
+    fields = dict(data)
     source = _source(fields.pop("from", None))
     shape, sample = _shape(fields.pop("shape", None)), _sample(fields.pop("sample", None))
     dtype = fields.pop("dtype", None)
@@ -157,11 +147,11 @@ def _sequences(data: list[str] | Mapping[str, list[str]] | None, regions: list[s
         return {"replay": tuple(regions)} if len(regions) == 1 else {}
     if isinstance(data, list):
         return {"replay": tuple(data)}
-    return {name: tuple(steps) for name, steps in plain(data).items()}
+    return {name: tuple(steps) for name, steps in data.items()}
 
 
 def _capture(data: Mapping[str, Any]) -> CaptureOptions:
-    fields = plain(data)
+    fields = dict(data)
     budget = fields.pop("memory_budget", None)
     return CaptureOptions(memory_budget=_bytes(budget), **fields)
 
@@ -174,5 +164,5 @@ def _bytes(data: int | str | None) -> int | None:
 
 
 def _npu(data: Mapping[str, Any]) -> NpuOptions:
-    fields = plain(data)
+    fields = dict(data)
     return NpuOptions(handlers=tuple(fields.pop("handlers", ())), **fields)

@@ -54,10 +54,10 @@ def shown(value: Any) -> str:
 
 def _unknown_keys(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
     keys = error.schema.get("properties", {})
-    patterns = [each for each in error.schema.get("patternProperties", {}) if each != "^x-"]
+    patterns = list(error.schema.get("patternProperties", {}))
     where = f"in `{dotted(path)}`" if path else "at the top level"
     for key in error.instance:
-        if key in keys or key.startswith("x-") or _matches(key, patterns):
+        if key in keys or _matches(key, patterns):
             continue
         if keys:
             listed = ", ".join(sorted(keys)[:_KEYS_SHOWN]) + (", ..." if len(keys) > _KEYS_SHOWN else "")
@@ -129,15 +129,18 @@ def _count(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic
         message, hint = f"`{dotted(path)}` is {shown(error.instance)}", "give it a value, or remove the key"
         if error.validator == "minLength":
             message = f"`{dotted(path)}` is an empty text"
-    elif error.validator == "maxProperties":
-        keys = ", ".join(f"`{key}`" for key in error.instance)
-        message = f"`{dotted(path)}` has {keys}, and exactly one of them is allowed"
-        yield finding(document, "GS109", message, path, hint="keep one")
-        return
     else:
         message = f"`{dotted(path)}` has {counted(len(error.instance), what)}; it takes {error.validator_value}"
         hint = _how(error) or f"give it {error.validator_value}"
     yield finding(document, "GS108", message, path, hint=hint)
+
+
+def _one_of(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
+    """Several kinds of a value that has one. None of them is a missing or misspelt key, which is said as that."""
+    kinds = [key for branch in error.validator_value for key in branch["required"] if key in error.instance]
+    if len(kinds) > 1:
+        message = f"`{dotted(path)}` has {', '.join(f'`{key}`' for key in kinds)}, and exactly one of them is allowed"
+        yield finding(document, "GS109", message, path, hint="keep one")
 
 
 def _excluded(_error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
@@ -162,7 +165,7 @@ _HANDLERS: Mapping[str, Callable[[Any, Document, KeyPath], Iterator[Diagnostic]]
     "maxItems": _count,
     "minLength": _count,
     "minProperties": _count,
-    "maxProperties": _count,
+    "oneOf": _one_of,
     "false": _excluded,
 }
 

@@ -1,12 +1,15 @@
 """The published schema: complete, in step with the dataclasses, and one finding for each mistake."""
 
 import json
+import re
 from dataclasses import fields
 
 import jsonschema
 import pytest
+import yaml
 
 from graphspec import document, schema, spec
+from graphspec.build_spec import build
 from graphspec.plan import ITEM_BYTES
 
 HEAD = "graphspec: 1\nmodel: {factory: model.py:build}\n"
@@ -139,15 +142,71 @@ def test_every_key_has_a_title_and_a_description_for_editors():
             assert each.get("description"), path
 
 
-@pytest.mark.parametrize("place", ["top", "buffers", "buffer", "region", "model", "capture", "dims"])
-def test_keys_that_begin_with_x_are_ignored_wherever_the_language_has_keys(place):
-    data = document.parse(EXAMPLE, "spec.yaml").data
-    homes = {
-        "top": data, "buffers": data["buffers"], "buffer": data["buffers"]["tokens"], "dims": data["dims"],
-        "region": data["regions"]["embed"], "model": data["model"], "capture": data["capture"],
-    }  # fmt: skip
-    homes[place]["x-note"] = {"anything": [1, None]}
-    parsed = document.parse(json.dumps(data), "spec.yaml")
+# Every mapping of the language once, each with a key `x-note` in it.
+NOTED = """\
+graphspec: 1
+X-
+model: {factory: model.py:build, args: {layers: 4, X-}, X-}
+dims: {batch: {sizes: {from: 1, to: 2, X-}, X-}, side: [2, {from: 3, to: 4, X-}], X-}
+buckets: [{batch: 1, side: 2, X-}]
+params: {n: {type: int, X-}, X-}
+buffers:
+  x: {shape: [4], dtype: int64, sample: {randint: [0, 9], X-}, X-}
+  s: {shape: [], dtype: int64, from: {size: batch, X-}}
+  X-
+pools: {p: [f], X-}
+regions:
+  f:
+    call: model
+    inputs: {x: x, a: {const: 1, X-}, b: {list: [{attr: model.a, X-}]}, c: {dict: {x: x, X-}, X-}, X-}
+    outputs: {y: 0, X-}
+    updates: [{op: aten::mul, arg: other, from: n, X-}]
+    bind: {model.lr: n, X-}
+    compile: {backend: inductor, X-}
+    X-
+  g: {call: model, inputs: [{make: model.py:f, with: {x: x, X-}, X-}], outputs: z}
+  X-
+replay: {both: [f, g], X-}
+capture: {gc: true, X-}
+check: {rtol: 0, X-}
+npu: {debug_dump: d, X-}
+"""
+NOTES = ["1", "x", "[3, null]", "{const: 1, attr: no}"]
+
+
+def noted(note):
+    lines = (line.replace("X-", f"x-note: {note}") for line in NOTED.splitlines())
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("note", NOTES)
+def test_keys_that_begin_with_x_are_ignored_in_every_mapping_of_the_language(note):
+    parsed = document.parse(noted(note), "spec.yaml")
+    assert found(noted(note)) == []
+    assert "x-note" not in json.dumps(parsed.data)
+    without = document.parse(re.sub(r"^ *X-\n|, X-", "", NOTED, flags=re.MULTILINE), "spec.yaml")
+    assert build(parsed) == build(without)
+
+
+@pytest.mark.parametrize("note", NOTES)
+def test_editors_ignore_them_in_the_same_places(note):
+    data = yaml.safe_load(noted(note))
+    assert [error.message for error in jsonschema.Draft202012Validator(PUBLISHED).iter_errors(data)] == []
+
+
+def test_inside_a_literal_such_a_key_is_data_like_another():
+    text = (
+        "graphspec: 1\nmodel: {factory: model.py:build, args: {config: {x-rate: 2, deep: [{x-rate: 3}]}}}\n"
+        "npu: {super_kernel: {x-rate: 4}}\n"
+        "regions: {f: {call: model, inputs: [{const: {x-rate: 5}}, {list: [{dict: {const: {const: {x-rate: 6}}}}]}]}}\n"
+    )
+    assert [f"'x-rate': {value}" in str(document.parse(text, "s.yaml").data) for value in (2, 3, 4, 5, 6)] == [True] * 5
+
+
+def test_a_name_that_is_a_word_of_the_language_makes_no_literal():
+    text = "regions: {dict: {call: model, x-a: 1, inputs: {const: {dict: {x: x, x-b: 2}}, args: {list: [x], x-c: 3}}}}"
+    parsed = document.parse(HEAD + text, "spec.yaml")
+    assert "x-" not in str(parsed.data)
     assert schema.check(parsed) == []
 
 

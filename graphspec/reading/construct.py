@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from graphspec.errors import Diagnostic, SpecError
-from graphspec.reading import characters
+from graphspec.reading import characters, places
 from graphspec.reading.compose import TAG, VARIABLE, core_tag, variable_finding
 
 #: Key to (node of the key, node of the value), of one mapping with its merges resolved.
@@ -19,8 +19,6 @@ Members = Mapping[str, tuple[yaml.ScalarNode, yaml.Node]]
 MAX_COPIED = 200_000
 MAX_DEPTH = 100
 _MAX_DIGITS = 400
-#: Keys whose values are data for the model or a library, in which any text is a key.
-_LITERAL = frozenset({"const", "args", "options", "super_kernel", "dict"})
 
 
 class Constructor:
@@ -37,7 +35,7 @@ class Constructor:
         self._seen: set[int] = set()
         self._open: set[int] = set()
         self._copied = 0
-        self._path: list[str] = []
+        self._path: list[str | int] = []
         self._odd_keys: dict[int, list[tuple[yaml.Node, yaml.Node]]] = {}
         self._scalars: dict[str, Callable[[str], Any]] = {
             TAG + "str": str,
@@ -48,7 +46,10 @@ class Constructor:
         }
 
     def value(self, node: Any) -> Any:
-        """The data of ``node``: dicts with text keys, lists and scalars, shared with nothing."""
+        """The data of ``node``: dicts with text keys, lists and scalars, shared with nothing.
+
+        What stands under a key `x-` is read for its findings, and is no part of the data: nobody can mistake it.
+        """
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         identity = id(node)
@@ -62,15 +63,22 @@ class Constructor:
         try:
             if isinstance(node, yaml.SequenceNode):
                 self._check_tag(node, "seq")
-                return [self.value(item) for item in node.value]
-            data = {}
-            for key, (_, value) in self._entries(node).items():
-                self._path.append(key)
-                data[key] = self.value(value)
-                self._path.pop()
+                return [self._below(index, item) for index, item in enumerate(node.value)]
+            data = {key: self._below(key, value) for key, (_, value) in self._entries(node).items()}
+            ignored = [key for key in data if key.startswith("x-")]
+            if ignored and not places.is_literal(self._path):
+                for key in ignored:
+                    del data[key]
             return data
         finally:
             self._open.discard(identity)
+
+    def _below(self, part: str | int, node: yaml.Node) -> Any:
+        """The data of what stands at ``part`` of the mapping or list that is being read."""
+        self._path.append(part)
+        value = self.value(node)
+        self._path.pop()
+        return value
 
     def _count(self, node: yaml.Node) -> None:
         """Aliases of aliases grow exponentially: stop long before the memory does."""
@@ -88,7 +96,9 @@ class Constructor:
         if known is None:
             known = self.members[id(node)] = self._read_entries(node)
         odd = self._odd_keys.get(id(node))
-        if odd and not self._is_ignored():  # an alias can bring a mapping from where it is ignored to where it is not
+        if odd and not places.is_ignored(
+            self._path
+        ):  # an alias can bring a mapping from where it is ignored to where it is not
             for key_node, value_node in odd:
                 self._report_key(key_node, value_node)
         return known
@@ -145,20 +155,11 @@ class Constructor:
         )
         if isinstance(value, yaml.ScalarNode) and not value.value:  # `{shape: 4, 8}` is two entries
             hint = "a list needs square brackets, such as [4, 8]"
-        elif node.value and not _LITERAL.isdisjoint(self._path):
+        elif node.value and places.takes_any_key(self._path):
             hint = f'quote it: "{node.value}"'
         else:
             hint = "write a name: letters, digits and `_`, beginning with a letter or `_`"
         self._report("GS013", f"{shown}, and a key must be text", node, hint)
-
-    def _is_ignored(self) -> bool:
-        """Whether this place is below a key `x-`, and not inside a literal, where such a key is data like another."""
-        for key in self._path:
-            if key.startswith("x-"):
-                return True
-            if key in _LITERAL:
-                return False
-        return False
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
         tag, text = node.tag, node.value
