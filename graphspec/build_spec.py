@@ -12,6 +12,7 @@ from typing import Any
 
 from graphspec.build_region import build_region
 from graphspec.document import Document
+from graphspec.files import STDIN
 from graphspec.spec import (
     Axis,
     Buckets,
@@ -46,7 +47,7 @@ def build(document: Document) -> Spec:
     regions = {name: build_region(name, each, data) for name, each in data["regions"].items()}
     buckets = data.get("buckets")
     return Spec(
-        name=data.get("name", document.path.stem),
+        name=data.get("name", "stdin" if document.path == STDIN else document.path.stem),
         model=_model(data["model"]),
         regions=regions,
         sequences=_sequences(data.get("replay"), [name for name, region in regions.items() if not region.inline]),

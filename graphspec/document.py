@@ -14,10 +14,10 @@ from typing import Any
 import yaml
 
 from graphspec.errors import Diagnostic, SpecError
-from graphspec.files import absolute
 from graphspec.reading import characters
 from graphspec.reading.compose import TAG, compose
 from graphspec.reading.construct import Constructor, Members
+from graphspec.reading.source import read_text, spec_file
 
 #: The format version this build reads.
 VERSION = 1
@@ -71,9 +71,15 @@ def parse(text: str, path: Path | str) -> Document:
 def examine(path: Path | str) -> tuple[Document, list[Diagnostic]]:
     """The document and what was refused in its text, for a caller that goes on to collect findings of later stages.
 
-    Raises `SpecError` only where nothing can be said about the rest of the file.
+    ``-`` is standard input, and a folder is the spec in it. Raises `SpecError` only where nothing can be said about
+    the rest of the file.
     """
-    return examine_text(_text(Path(path)), path)
+    file = spec_file(Path(path))
+    text = read_text(file)
+    try:
+        return examine_text(text, file)
+    except SpecError as error:
+        raise SpecError(error.diagnostics, {str(file): text}) from None
 
 
 def examine_text(text: str, path: Path | str) -> tuple[Document, list[Diagnostic]]:
@@ -90,28 +96,6 @@ def _clean(document: Document, findings: list[Diagnostic]) -> Document:
     if findings:
         raise SpecError(sorted(findings, key=lambda found: (found.line or 0, found.column or 0)))
     return document
-
-
-def _text(path: Path) -> str:
-    full = absolute(path)
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        raise _unreadable("GS001", f"there is no file {full}", path, "check its name and folder") from None
-    except IsADirectoryError:
-        raise _unreadable("GS001", f"{full} is a folder", path, "name the spec file inside it") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise _unreadable("GS001", f"{full} cannot be read: {reason}", path, "check the file") from None
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        message = f"{full} is not UTF-8 text: byte 0x{raw[error.start]:02x} at offset {error.start}"
-        raise _unreadable("GS002", message, path, "save the file as UTF-8") from None
-
-
-def _unreadable(code: str, message: str, path: Path, hint: str) -> SpecError:
-    return SpecError([Diagnostic(code, message, file=str(path), hint=hint)])
 
 
 def _check_version(root: yaml.Node, file: str) -> None:

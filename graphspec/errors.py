@@ -6,7 +6,7 @@ The exit code of a command is the exit code of the error that ended it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,12 +55,16 @@ class GraphSpecError(Exception):
 
 
 class FindingsError(GraphSpecError):
-    """Something was refused; ``diagnostics`` holds every finding, sorted by position."""
+    """Something was refused; ``diagnostics`` holds every finding, sorted by position.
+
+    ``sources`` is the text that was read, by file: what came through a pipe cannot be read again to show its lines.
+    """
 
     exit_code = 1
 
-    def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
+    def __init__(self, diagnostics: Iterable[Diagnostic], sources: Mapping[str, str] | None = None) -> None:
         self.diagnostics = tuple(diagnostics)
+        self.sources = dict(sources or {})
         super().__init__("\n".join(str(finding) for finding in self.diagnostics))
 
 

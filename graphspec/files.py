@@ -11,6 +11,8 @@ from pathlib import Path
 _POINTER = b"version https://git-lfs.github.com/spec/"
 #: How the name of an index of a sharded checkpoint ends.
 INDEX = ".safetensors.index.json"
+#: The name that stands for standard input.
+STDIN = Path("-")
 
 
 def absolute(path: Path) -> str:
@@ -19,6 +21,16 @@ def absolute(path: Path) -> str:
         return os.path.abspath(path)  # noqa: PTH100  Path.resolve would follow links
     except OSError:  # the current folder was deleted
         return str(path)
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is something at a path. A name that the system refuses leads to nothing."""
+    return os.path.exists(path)  # noqa: PTH110  that of Path raises for some names
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder at a path, likewise."""
+    return os.path.isdir(path)  # noqa: PTH112
 
 
 @dataclass(frozen=True)
@@ -50,8 +62,13 @@ def problem(path: Path) -> Problem | None:
     except (FileNotFoundError, NotADirectoryError):
         return ABSENT
     except (OSError, ValueError) as error:  # a name too long, a folder that may not be entered, a null character
-        return Problem(str(getattr(error, "strerror", None) or error), "check its name and who may read it")
+        return Problem(reason(error), "check its name and who may read it")
     return Problem("it is a pointer of Git LFS, not the file itself", "fetch it: git lfs pull") if is_pointer else None
+
+
+def reason(error: Exception) -> str:
+    """Why a file cannot be used, in the system's words."""
+    return str(getattr(error, "strerror", None) or error)
 
 
 def read_index(path: Path) -> dict[str, str]:

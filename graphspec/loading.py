@@ -26,19 +26,21 @@ def load(path: Path | str) -> Spec:
     Raises:
         SpecError: with every error of the file, sorted by position.
     """
-    spec, findings = inspect(path)
+    sources: dict[str, str] = {}
+    spec, findings = inspect(path, sources=sources)
     errors = [each for each in findings if each.severity == "error"]
     if spec is None or errors:
-        raise SpecError(errors)
+        raise SpecError(errors, sources)
     return spec
 
 
 def load_plan(path: Path | str) -> Plan:
     """The compiled spec in the file at ``path``, lowered once. Raises SpecError as `load` does."""
-    spec, plan, findings = _examined(path)
+    sources: dict[str, str] = {}
+    spec, plan, findings = _examined(path, None, sources)
     errors = [each for each in findings if each.severity == "error"]
     if spec is None or errors:
-        raise SpecError(errors)
+        raise SpecError(errors, sources)
     if plan is not None:
         return plan
     from graphspec.compiler import compile_spec
@@ -46,21 +48,28 @@ def load_plan(path: Path | str) -> Plan:
     return compile_spec(spec)
 
 
-def inspect(path: Path | str, device: str | None = None) -> tuple[Spec | None, list[Diagnostic]]:
+def inspect(
+    path: Path | str, device: str | None = None, *, sources: dict[str, str] | None = None
+) -> tuple[Spec | None, list[Diagnostic]]:
     """The spec, or None where it is too broken to have one, and everything found in it, warnings too, sorted.
 
-    It is judged for its own device, or for ``device``.
+    It is judged for its own device, or for ``device``. The text that was read is put into ``sources``, by the name of
+    its file: what came through a pipe cannot be read again.
     """
-    spec, _, findings = _examined(path, device)
+    spec, _, findings = _examined(path, device, {} if sources is None else sources)
     return spec, findings
 
 
-def _examined(path: Path | str, device: str | None = None) -> tuple[Spec | None, Plan | None, list[Diagnostic]]:
+def _examined(
+    path: Path | str, device: str | None, sources: dict[str, str]
+) -> tuple[Spec | None, Plan | None, list[Diagnostic]]:
     with _no_collections():
         try:
             document, findings = documents.examine(path)
         except SpecError as error:
+            sources.update(error.sources)
             return None, None, list(error.diagnostics)
+        sources[str(document.path)] = document.text
         refused = schema.check(document)
         if findings or refused:
             from graphspec.salvage import further_findings  # only for a spec with a mistake

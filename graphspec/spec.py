@@ -6,12 +6,13 @@ never report; names are resolved and proven by the rules. Sizes stay symbolic un
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
+
+from graphspec.files import is_there
 
 if TYPE_CHECKING:
     from graphspec.document import Document
@@ -308,12 +309,11 @@ class Spec:
         """
         if self.document is None:
             return Path()
-        beside, factory = self.document.path.parent, self.model.factory.rpartition(":")[0]
-        # Not Path.exists, which raises for a name that is too long.
-        if factory.endswith(".py") and not os.path.exists(beside / factory):  # noqa: PTH110
-            linked = self.document.path.resolve().parent
-            return linked if os.path.exists(linked / factory) else beside  # noqa: PTH110
-        return beside
+        path, factory = self.document.path, self.model.factory.rpartition(":")[0]
+        if factory.endswith(".py") and path.is_symlink() and not is_there(path.parent / factory):
+            linked = path.resolve().parent
+            return linked if is_there(linked / factory) else path.parent
+        return path.parent
 
 
 def names_in(value: Value) -> tuple[str, ...]:

@@ -181,6 +181,19 @@ def test_what_yaml_cannot_read_is_one_line_with_the_character_by_name(text, plac
     assert "\n" not in finding.message
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("a: [1,\n", (2, 4)), ("a: {b: [1,\n\n\n", (2, 8)), ("a: {b:\n", (2, 4)), ("a: [\n# more\n", (2, 4)),
+        ("a: {b: [1], c: {d", (2, 16)), ("a: [1]\nb", (3, 2)), ("a: [1]\nb\n\n", (3, 2)), ("a: &", (2, 5)),
+        ("a: 'x\n\n", (2, 4)), ("a: [*b, &c", (2, 5)), ("a: {[", (2, 5)), ("a: [}\n", (2, 5)), ("a: [1, #", (2, 4)),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_cut_off_is_reported_at_what_is_open_and_never_behind_its_end(text, place):
+    finding = only(text)
+    assert (finding.line, finding.column) == place
+
+
 @pytest.mark.parametrize("text", ["a: [${B}, 4]", "a: ${B}", "a: '${B}'", "a: {b: ${B}, c: 1}", "a: x/${B}/y"])
 def test_an_environment_variable_is_refused(text):
     finding = only(text)

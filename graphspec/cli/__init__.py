@@ -8,10 +8,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import io
 import os
+import select
 import sys
 from collections.abc import Mapping, Sequence
-from typing import IO
+from typing import IO, Any
 
 import click
 
@@ -32,6 +34,8 @@ COMMANDS: Mapping[str, str] = {
     "migrate": "Bring a spec of an older format up to date.",
 }
 
+_NAME = "graphspec"
+_COMPLETE = "_GRAPHSPEC_COMPLETE"  # set by the completion script of a shell
 _INTERRUPTED = 130
 _NO_READER = 141  # what a shell reports for a program that SIGPIPE ended
 _USAGE = 2
@@ -43,11 +47,32 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 class _Commands(click.Group):
     """Commands by name, found without importing them."""
 
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,  # noqa: FBT002  click's signature
+        **extra: Any,
+    ) -> Any:
+        """Parse and invoke. Every exception is the caller's: click would turn some into exits that say nothing."""
+        if standalone_mode:
+            return super().main(args, prog_name, complete_var, **extra)
+        completing = os.environ.get(_COMPLETE)
+        if completing:
+            from click.shell_completion import shell_complete
+
+            return shell_complete(self, {}, _NAME, _COMPLETE, completing)
+        with self.make_context(prog_name or _NAME, list(sys.argv[1:] if args is None else args)) as context:
+            return self.invoke(context)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
         return [name for name in COMMANDS if _module(name) is not None]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS or _module(cmd_name) is None:
+            if ctx.resilient_parsing:
+                return None  # a shell asks how the line may go on
             from graphspec.nearest import nearest
 
             close = nearest(cmd_name, self.list_commands(ctx))
@@ -77,7 +102,7 @@ def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> N
         ctx.exit()
 
 
-@click.command("graphspec", cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(_NAME, cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
 def group() -> None:
     """Device graphs from a YAML spec: validate, plan, capture, replay."""
@@ -86,15 +111,19 @@ def group() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. 0 good, 1 findings, 2 usage, 3 device or runtime, 130 interrupted."""
     _replace_closed_streams()
+    if arguments is None:
+        _accept_any_text()
     code = 0
     try:
-        result = group.main(arguments, prog_name="graphspec", standalone_mode=False)
+        result = group.main(arguments, prog_name=_NAME, standalone_mode=False)
         code = result if isinstance(result, int) else 0
         sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001  every way out has an exit code
         code = _exit_code(error)
-        with contextlib.suppress(OSError):
+        try:
             _tell(error)
+        except OSError as untold:
+            code = _NO_READER if isinstance(untold, BrokenPipeError) else code
     if arguments is None:  # the program itself: what a model registered to run at its exit comes after this
         atexit.register(_end_stdout)
     try:
@@ -110,19 +139,35 @@ def _exit_code(error: BaseException) -> int:
     match error:
         case click.exceptions.Exit():
             code = error.exit_code
+        case _ if _reader_is_gone(error):
+            code = _NO_READER
         case click.ClickException():
             code = _USAGE
         case click.Abort() | KeyboardInterrupt():
             code = _INTERRUPTED
         case GraphSpecError():
             code = error.exit_code
-        case BrokenPipeError():
-            code = _NO_READER
-        case SystemExit() if isinstance(error.__context__, OSError):  # click's own answer to a closed pipe
-            code = _NO_READER
         case _:
             pass
     return code
+
+
+def _reader_is_gone(error: BaseException) -> bool:
+    """Whether a command ended because nobody reads its output: also where the code of a model noticed it first."""
+    chain: BaseException | None = error
+    while chain is not None and not isinstance(chain, BrokenPipeError):
+        chain = chain.__cause__ or chain.__context__
+    return chain is not None and (chain is error or any(map(_is_broken, (sys.stdout, sys.stderr))))
+
+
+def _is_broken(stream: IO[str]) -> bool:
+    """Whether a stream is a pipe that nobody reads any more."""
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except (OSError, ValueError, AttributeError):  # a stream in memory; a system without polls
+        return False
 
 
 def _tell(error: BaseException) -> None:
@@ -130,19 +175,17 @@ def _tell(error: BaseException) -> None:
     match error:
         case click.exceptions.Exit():
             pass
+        case _ if _reader_is_gone(error):
+            _drop_unwritten(sys.stdout)
         case click.ClickException():
             error.show()
         case click.Abort() | KeyboardInterrupt():
             click.echo("interrupted", err=True)
         case GraphSpecError():
             _show(error)
-        case BrokenPipeError():
-            _drop_unwritten(sys.stdout)
         case OSError() if error.filename is None and error.errno in _UNWRITABLE:
             _drop_unwritten(sys.stdout)
             click.echo(f"error: the output cannot be written: {error.strerror}", err=True)
-        case SystemExit() if isinstance(error.__context__, OSError):  # click's own answer to a closed pipe
-            pass
         case SystemExit():  # some code's that runs where graphspec does not call the model's: no success of a command
             click.echo(f"error: the command was ended by sys.exit({error.code!r})", err=True)
         case _:  # a bug of graphspec's own: the traceback is what its report needs
@@ -161,6 +204,13 @@ def _replace_closed_streams() -> None:
         if getattr(sys, name) is None:
             mode = "r" if name == "stdin" else "w"
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - open as long as we run
+
+
+def _accept_any_text() -> None:
+    """A character that a stream's encoding lacks, such as that of an odd file name, is written as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _end_stdout() -> None:
@@ -184,7 +234,7 @@ def _show(error: GraphSpecError) -> None:
         from graphspec.report.findings_text import render
         from graphspec.report.sources import read_sources
 
-        text = render(error.diagnostics, read_sources(error.diagnostics), colour=coloured(sys.stderr))
+        text = render(error.diagnostics, read_sources(error.diagnostics, error.sources), colour=coloured(sys.stderr))
         click.echo(text, err=True, nl=False, color=coloured(sys.stderr))
         return
     if isinstance(error, ModelError) and error.__cause__ is not None:

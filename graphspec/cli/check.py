@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -34,13 +34,14 @@ def command(ctx: click.Context, spec: Path, device: str | None, style: str) -> N
     with 3 if the factory fails.
     """
     devices.refuse_unknown(device)
-    loaded, findings = inspect(spec, device)
+    sources: dict[str, str] = {}
+    loaded, findings = inspect(spec, device, sources=sources)
     report = None
     if loaded is not None and not any(each.severity == "error" for each in findings):
         with prints_on_stderr():
             report = _traced(loaded)
         findings = sorted([*findings, *report.findings], key=_place)
-    click.echo(_rendered(report, findings, style), nl=False, color=coloured(sys.stdout))
+    click.echo(_rendered(report, findings, style, sources), nl=False, color=coloured(sys.stdout))
     if any(each.severity == "error" for each in findings):
         ctx.exit(1)
 
@@ -63,10 +64,12 @@ def _place(finding: Diagnostic) -> tuple[str, int, int]:
     return (finding.file or "", finding.line or 0, finding.column or 0)
 
 
-def _rendered(report: CheckReport | None, findings: Sequence[Diagnostic], style: str) -> str:
+def _rendered(
+    report: CheckReport | None, findings: Sequence[Diagnostic], style: str, sources: Mapping[str, str]
+) -> str:
     printer = import_module(f"graphspec.report.findings_{style}")
     if style != "text":
         return str(printer.render(findings, {}))
-    text = printer.render(findings, read_sources(findings), colour=coloured(sys.stdout))
+    text = printer.render(findings, read_sources(findings, sources), colour=coloured(sys.stdout))
     regions = check_text.render(report) if report is not None else ""
     return str(text + regions + printer.summary(findings, 1))

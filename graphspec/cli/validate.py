@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import click
 from graphspec.cli.output import coloured
 from graphspec.errors import Diagnostic
 from graphspec.loading import inspect
+from graphspec.reading.source import specs_below
 from graphspec.report.sources import read_sources
 
 FORMATS = ("text", "json", "github", "sarif")
@@ -23,17 +25,19 @@ FORMATS = ("text", "json", "github", "sarif")
 def command(ctx: click.Context, specs: tuple[Path, ...], style: str) -> None:
     """Check every SPEC, and print all findings of all of them.
 
-    Exits with 1 if any of them is an error.
+    A folder stands for every spec below it, `-` for standard input. Exits with 1 if any finding is an error.
     """
-    findings = [each for spec in specs for each in inspect(spec)[1]]
-    click.echo(_rendered(findings, len(specs), style), nl=False, color=coloured(sys.stdout))
+    sources: dict[str, str] = {}
+    files = [file for spec in specs for file in specs_below(spec)]
+    findings = [each for file in files for each in inspect(file, sources=sources)[1]]
+    click.echo(_rendered(findings, len(files), style, sources), nl=False, color=coloured(sys.stdout))
     if any(each.severity == "error" for each in findings):
         ctx.exit(1)
 
 
-def _rendered(findings: list[Diagnostic], specs: int, style: str) -> str:
+def _rendered(findings: list[Diagnostic], specs: int, style: str, sources: Mapping[str, str]) -> str:
     report = import_module(f"graphspec.report.findings_{style}")
     if style != "text":
         return str(report.render(findings, {}))
-    text = report.render(findings, read_sources(findings), colour=coloured(sys.stdout))
+    text = report.render(findings, read_sources(findings, sources), colour=coloured(sys.stdout))
     return str(text + report.summary(findings, specs))

@@ -35,7 +35,8 @@ def compile_spec(spec: Spec) -> Plan:
     """
     plan, findings = lower(spec)
     if findings:
-        raise SpecError(findings)
+        document = spec.document
+        raise SpecError(findings, {} if document is None else {str(document.path): document.text})
     return plan
 
 

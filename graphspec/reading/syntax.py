@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import yaml
@@ -10,7 +11,9 @@ from graphspec.errors import Diagnostic
 from graphspec.reading import characters
 from graphspec.reading.compose import VARIABLE, variable_finding
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _OPENINGS = "[{'\""
+_CLOSING = {"[": "]", "{": "}"}
 
 
 def syntax_finding(error: yaml.MarkedYAMLError, text: str, file: str) -> Diagnostic:
@@ -34,32 +37,68 @@ def syntax_finding(error: yaml.MarkedYAMLError, text: str, file: str) -> Diagnos
     if "nesting" in problem:
         return Diagnostic("GS011", "the file is nested too deeply to be read", file=file, line=places[0][0] + 1,
                           column=places[0][1] + 1, hint="flatten it")  # fmt: skip
+    if not _character(lines, *places[0]):
+        return _cut_off(error.problem or "", text, lines, file, places)
     return _stopped(error.problem or "", lines, file, places)
 
 
 def _anchor(problem: str, lines: list[str], file: str, line: int, column: int) -> Diagnostic:
     name = re.match(r"[*&]?([^\s,\[\]{}:]*)", lines[line][column:] if line < len(lines) else "")
     word = name[1] if name else ""
-    if "alias" in problem:
+    if not word:
+        message, hint = (
+            f"`{'*' if 'alias' in problem else '&'}` has no name after it",
+            "write the name, or quote the value",
+        )
+    elif "alias" in problem:
         message, hint = f"the alias *{word} has no anchor", f"write &{word} at the value it stands for, above this line"
     else:
         message, hint = f"the anchor &{word} is defined twice", "give the second one another name"
     return Diagnostic("GS007", message, file=file, line=line + 1, column=column + 1, hint=hint)
 
 
-def _stopped(problem: str, lines: list[str], file: str, places: list[tuple[int, int]]) -> Diagnostic:
-    """Where reading stopped. An opening that is never closed is reported at the opening, not where the file ends."""
-    line, column = places[0]
-    row = lines[line] if line < len(lines) else ""
-    character = row[column] if column < len(row) else ""
+def _cut_off(problem: str, text: str, lines: list[str], file: str, places: list[tuple[int, int]]) -> Diagnostic:
+    """The file, or a line of it, ends too early: reported at what was opened and never closed, if there is any."""
     opening = _character(lines, *places[-1])
-    if len(places) > 1 and opening and opening in _OPENINGS and (not character or character == ":"):
-        until = f"before line {line + 1}" if character else "before the end of the file or line"
-        message = f"{characters.name_of(opening)} opened here is not closed {until}"
-        line, column = places[-1]
-        hint = {"[": "add the missing ]", "{": "add the missing }"}.get(opening, f"add the missing {opening}")
-    elif not character:
+    place = places[-1] if opening and opening in _OPENINGS else _unclosed(text)
+    if place is None:
+        line, column = _end(lines, *places[0])
         message, hint = f"the file cannot be read as YAML: it ends too early ({problem})", "complete the last value"
+    else:
+        (line, column), opening = place, _character(lines, *place)
+        message = f"{characters.name_of(opening)} opened here is not closed before the end of the file or line"
+        hint = f"add the missing {_CLOSING.get(opening, opening)}"
+    return Diagnostic("GS004", message, file=file, line=line + 1, column=column + 1, hint=hint)
+
+
+def _unclosed(text: str) -> tuple[int, int] | None:
+    """The place of the last bracket that is open where ``text`` ends."""
+    open_: list[yaml.Mark] = []
+    with contextlib.suppress(yaml.YAMLError):
+        for token in yaml.scan(text, Loader=_LOADER):
+            if isinstance(token, yaml.FlowSequenceStartToken | yaml.FlowMappingStartToken):
+                open_.append(token.start_mark)
+            elif isinstance(token, yaml.FlowSequenceEndToken | yaml.FlowMappingEndToken) and open_:
+                open_.pop()
+    return (open_[-1].line, open_[-1].column) if open_ else None
+
+
+def _end(lines: list[str], line: int, column: int) -> tuple[int, int]:
+    """A place where reading stopped, inside the file: behind its last text, where it stopped after that."""
+    if line < len(lines) and lines[line].strip():
+        return line, min(column, len(lines[line]))
+    last = max((at for at, row in enumerate(lines[: line + 1]) if row.strip()), default=0)
+    return last, len(lines[last].rstrip())
+
+
+def _stopped(problem: str, lines: list[str], file: str, places: list[tuple[int, int]]) -> Diagnostic:
+    """The character where reading stopped. A bracket that another line ended is reported where it was opened."""
+    line, column = places[0]
+    character, opening = _character(lines, line, column), _character(lines, *places[-1])
+    if len(places) > 1 and opening and opening in _OPENINGS and character == ":":
+        message = f"{characters.name_of(opening)} opened here is not closed before line {line + 1}"
+        line, column = places[-1]
+        hint = f"add the missing {_CLOSING.get(opening, opening)}"
     else:
         message = f"{characters.name_of(character)} is not expected here: {_because(problem)}"
         if opening and opening in "[{":

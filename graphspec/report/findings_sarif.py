@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def _result(finding: Diagnostic, rule: int) -> dict[str, Any]:
 
 def _location(finding: Diagnostic) -> dict[str, Any]:
     path = Path(finding.file or "")
-    uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
+    uri = path.as_uri() if path.is_absolute() else quote(os.fsencode(path.as_posix()))  # names may be any bytes
     location: dict[str, Any] = {"artifactLocation": {"uri": uri}}
     if finding.line is not None:
         location["region"] = {"startLine": finding.line}

@@ -6,14 +6,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from graphspec.errors import Diagnostic
+from graphspec.files import problem
 
 
-def read_sources(findings: Iterable[Diagnostic]) -> Mapping[str, str]:
-    """File name to text, for each file that can be read; the others are shown without their lines."""
-    texts: dict[str, str] = {}
+def read_sources(findings: Iterable[Diagnostic], known: Mapping[str, str]) -> Mapping[str, str]:
+    """File name to text: as it is ``known``, else as it is in an ordinary file. Others are shown without lines."""
+    texts = dict(known)
     for file in {finding.file for finding in findings if finding.file is not None and finding.line is not None}:
+        if file in texts or problem(Path(file)) is not None:
+            continue
         try:
             texts[file] = Path(file).read_text(encoding="utf-8-sig", errors="replace")
-        except (OSError, ValueError):  # noqa: PERF203  a few files
+        except OSError:
             continue
     return texts
