@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from graphspec.document import Document
+from graphspec.dtypes import likely
 from graphspec.errors import Diagnostic, KeyPath
+from graphspec.examples import flow, own
 from graphspec.finding import dotted, finding
 from graphspec.nearest import did_you_mean, nearest
-from graphspec.report.units import counted
+from graphspec.report.units import alternatives, counted
+from graphspec.schema_keys import homes
 
 _KINDS: Mapping[str, str] = {
     "string": "a text",
@@ -21,6 +25,7 @@ _KINDS: Mapping[str, str] = {
     "boolean": "true or false",
 }
 _BOOLEAN_WORDS = frozenset({"yes", "no", "on", "off", "y", "n", "true", "false"})
+_NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _SHOWN = 60
 _KEYS_SHOWN = 14
 
@@ -32,7 +37,7 @@ def findings_of(error: Any, document: Document) -> Iterator[Diagnostic]:
     if error.instance is None and about not in {"additionalProperties", "required"}:
         place = dotted(path)
         yield finding(document, "GS107", f"`{place}` is blank", path, key=True,
-                      hint=f"give it {_wanted(error)}, or remove the line")  # fmt: skip
+                      hint=f"give it {_wanted(error, document)}, or remove the line")  # fmt: skip
         return
     yield from _HANDLERS.get(about, _other)(error, document, path)
 
@@ -61,7 +66,7 @@ def _unknown_keys(error: Any, document: Document, path: KeyPath) -> Iterator[Dia
             continue
         if keys:
             listed = ", ".join(sorted(keys)[:_KEYS_SHOWN]) + (", ..." if len(keys) > _KEYS_SHOWN else "")
-            hint = did_you_mean(key, keys, f"the keys here are {listed}")
+            hint = _belongs(key) or did_you_mean(key, keys, f"the keys here are {listed}")
             if key.endswith(")"):  # the rest of `(4, 8)`, which YAML reads as two entries
                 hint = "a list needs square brackets, such as [4, 8]"
             yield finding(document, "GS101", f"unknown key `{key}` {where}", (*path, key), key=True, hint=hint)
@@ -70,9 +75,13 @@ def _unknown_keys(error: Any, document: Document, path: KeyPath) -> Iterator[Dia
             yield finding(document, "GS110", f"'{key}' {where} is not a name", (*path, key), key=True, hint=hint)
 
 
-def _matches(key: str, patterns: list[str]) -> bool:
-    import re
+def _belongs(key: str) -> str | None:
+    """Where a key belongs that the language has in other places only."""
+    found = homes(key)
+    return f"`{key}` belongs {alternatives(found)}" if found else None
 
+
+def _matches(key: str, patterns: list[str]) -> bool:
     return any(re.search(pattern, key) for pattern in patterns)
 
 
@@ -83,7 +92,7 @@ def _missing(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnost
             close = nearest(key, (each for each in error.instance if each not in error.schema.get("properties", {})))
             if close is not None:
                 continue  # the unknown key that resembles it is reported, with this key as its fix
-            example = _example(error.schema.get("properties", {}).get(key, {}))
+            example = _example(error.schema.get("properties", {}).get(key, {}), document, path)
             hint = f"add `{key}: {example}`" if example else f"add `{key}`"
             yield finding(document, "GS102", f"{where} has no `{key}`", (*path, key), key=True, hint=hint)
 
@@ -99,21 +108,25 @@ def _dependent(error: Any, document: Document, path: KeyPath) -> Iterator[Diagno
 
 def _type(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
     message = f"`{dotted(path)}` must be {_expected(error)}, not {shown(error.instance)}"
-    yield finding(document, "GS103", message, path, hint=_how(error))
+    yield finding(document, "GS103", message, path, hint=_how(error, document))
 
 
 def _enum(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
     value, allowed = error.instance, [str(each) for each in error.validator_value]
     message = f"`{dotted(path)}` is {shown(value)}; it must be one of {', '.join(allowed)}"
-    name = value.removeprefix("torch.") if isinstance(value, str) else ""
-    otherwise = "write one of them"
-    yield finding(document, "GS104", message, path, hint=did_you_mean(name, allowed, otherwise) if name else otherwise)
+    hint = "write one of them"
+    if isinstance(value, str) and error.schema["title"] == "Dtype":
+        likeliest = [f"`{each}`" for each in likely(value, allowed)]
+        hint = f"did you mean {alternatives(likeliest)}?" if likeliest else hint
+    elif isinstance(value, str):
+        hint = did_you_mean(value, allowed, hint)
+    yield finding(document, "GS104", message, path, hint=hint)
 
 
 def _pattern(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
     value = error.instance
     message = f"`{dotted(path)}` is {shown(value)}, which is no {error.schema['title'].lower()}"
-    yield finding(document, "GS105", message, path, hint=_how(error))
+    yield finding(document, "GS105", message, path, hint=_how(error, document))
 
 
 def _range(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
@@ -131,7 +144,7 @@ def _count(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic
             message = f"`{dotted(path)}` is an empty text"
     else:
         message = f"`{dotted(path)}` has {counted(len(error.instance), what)}; it takes {error.validator_value}"
-        hint = _how(error) or f"give it {error.validator_value}"
+        hint = _how(error, document) or f"give it {error.validator_value}"
     yield finding(document, "GS108", message, path, hint=hint)
 
 
@@ -149,7 +162,7 @@ def _excluded(_error: Any, document: Document, path: KeyPath) -> Iterator[Diagno
 
 
 def _other(error: Any, document: Document, path: KeyPath) -> Iterator[Diagnostic]:
-    yield finding(document, "GS103", f"`{dotted(path)}`: {error.message}", path, hint=_how(error))
+    yield finding(document, "GS103", f"`{dotted(path)}`: {error.message}", path, hint=_how(error, document))
 
 
 _HANDLERS: Mapping[str, Callable[[Any, Document, KeyPath], Iterator[Diagnostic]]] = {
@@ -175,9 +188,9 @@ def _expected(error: Any) -> str:
     return " or ".join(_KINDS[kind] for kind in kinds)
 
 
-def _wanted(error: Any) -> str:
+def _wanted(error: Any, document: Document) -> str:
     """What the schema wants at this place, by example."""
-    example = _example(error.schema)
+    example = _example(error.schema, document, tuple(error.absolute_path))
     if example:
         return f"a value such as {example}"
     kinds = error.schema.get("type")
@@ -186,13 +199,15 @@ def _wanted(error: Any) -> str:
     return "one of " + ", ".join(error.schema["enum"]) if "enum" in error.schema else "a value"
 
 
-def _how(error: Any) -> str | None:
+def _how(error: Any, document: Document) -> str | None:
     """How to write what was meant."""
     value, kinds = error.instance, error.schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
     hint = None
     if isinstance(value, str):
         hint = _how_text(error, value, kinds)
+    elif isinstance(value, list) and value and "list" in error.schema.get("properties", {}):
+        hint = "write a list argument as {list: [...]}"
     elif isinstance(value, bool | int | float) and "const" in error.schema.get("properties", {}):
         hint = f"write a literal as {{const: {json.dumps(value)}}}"
     elif isinstance(value, int | float) and not isinstance(value, bool) and kinds == ["string"]:
@@ -200,7 +215,9 @@ def _how(error: Any) -> str | None:
         if pattern is None or _matches(str(value), [pattern]):
             hint = f'quote it: "{value}"'
     if hint is None and "x-examples" in error.schema:
-        hint = f"write, for example, {' or '.join(map(flow, error.schema['x-examples']))}"
+        path = tuple(error.absolute_path)
+        examples = dict.fromkeys(flow(own(each, document.data, path)) for each in error.schema["x-examples"])
+        hint = f"write, for example, {' or '.join(examples)}"
     return hint
 
 
@@ -211,8 +228,8 @@ def _how_text(error: Any, value: str, kinds: list[str]) -> str | None:
     listed = _as_list(value)
     if value.startswith("(") and not value.endswith(")"):
         return "a list needs square brackets, such as [4, 8]"
-    if listed and "array" in kinds:
-        return f"write the list as {listed}"
+    if "array" in kinds and (listed or _NAME.fullmatch(value)):
+        return f"write the list as {listed or f'[{value}]'}"
     if listed and error.absolute_path and isinstance(error.absolute_path[-1], int):
         return f"separate the items with commas: {listed}"
     if "." in value and "attr" in error.schema.get("properties", {}):
@@ -226,17 +243,8 @@ def _as_list(value: str) -> str | None:
     return f"[{', '.join(parts)}]" if len(parts) > 1 or value.startswith("(") else None
 
 
-def _example(schema: Mapping[str, Any]) -> str:
-    """The first example of a schema, as YAML in one line."""
+def _example(schema: Mapping[str, Any], document: Document, path: KeyPath) -> str:
+    """The first example of a schema in the names of the spec, as YAML in one line."""
     if not isinstance(schema, Mapping) or "x-examples" not in schema:
         return ""
-    return flow(schema["x-examples"][0])
-
-
-def flow(value: Any) -> str:
-    """A value as YAML in one line."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(flow, value))}]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {flow(each)}" for key, each in value.items()) + "}"
-    return value if isinstance(value, str) else json.dumps(value)
+    return flow(own(schema["x-examples"][0], document.data, path))

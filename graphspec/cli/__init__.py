@@ -34,6 +34,10 @@ COMMANDS: Mapping[str, str] = {
     "migrate": "Bring a spec of an older format up to date.",
 }
 
+EXIT_CODES = (
+    "Exit codes: 0 good; 1 findings, or a check that failed; 2 usage; 3 the device or the runtime failed;"
+    " 130 interrupted; 141 nobody reads the output."
+)
 _NAME = "graphspec"
 _COMPLETE = "_GRAPHSPEC_COMPLETE"  # set by the completion script of a shell
 _INTERRUPTED = 130
@@ -102,14 +106,14 @@ def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> N
         ctx.exit()
 
 
-@click.command(_NAME, cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(_NAME, cls=_Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
 def group() -> None:
     """Device graphs from a YAML spec: validate, plan, capture, replay."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code. 0 good, 1 findings, 2 usage, 3 device or runtime, 130 interrupted."""
+    """Run one command; what it returns is one of `EXIT_CODES`."""
     _replace_closed_streams()
     if arguments is None:
         _accept_any_text()

@@ -15,9 +15,12 @@ def _nearest_code(name: str) -> str:
 
 
 @click.command("explain")
-@click.argument("name", metavar="CODE|KEY")
-def command(name: str) -> None:
-    """Explain a diagnostic code (GS201), or a key (pad, or buffers.pad for one of several)."""
+@click.argument("name", metavar="[CODE|KEY]", required=False)
+def command(name: str | None) -> None:
+    """Explain a diagnostic code (GS201), or a key (pad, or buffers.pad for one of several); without one, list all."""
+    if name is None:
+        click.echo(explanations.overview(), nl=False)
+        return
     if re.fullmatch(r"gs\d+", name, flags=re.IGNORECASE):
         text, known = explanations.of_code(name.upper()), explanations.codes()
     else:

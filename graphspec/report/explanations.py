@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from graphspec import schema_keys
 from graphspec.codes import CODES
-from graphspec.schema import published
-from graphspec.schema_messages import flow
+from graphspec.examples import flow
+from graphspec.report.tables import table
 
 _WIDTH = 100
 _MEMBER = "NAME"  # stands for the names a user chooses: buffers.NAME.pad
@@ -33,49 +34,28 @@ def of_code(code: str) -> str | None:
 
 def keys() -> tuple[str, ...]:
     """Every key, by its own name and by its place without the names a user chooses (``buffers.pad``)."""
-    places = [place for place, _ in _places()]
+    places = list(schema_keys.places())
     return tuple(dict.fromkeys([*places, *(place.rpartition(".")[2] for place in places)]))
 
 
 def of_key(name: str) -> str | None:
     """What a key means, at each place it has; None for one that does not exist."""
     wanted = name.replace(f".{_MEMBER}", "")
-    found = [(place, schema) for place, schema in _places() if wanted == place or wanted == place.rpartition(".")[2]]
+    found = [
+        (place, schema)
+        for place, schema in schema_keys.places().items()
+        if wanted == place or wanted == place.rpartition(".")[2]
+    ]
     return "\n".join(_key(place, schema) for place, schema in found) or None
 
 
-def _places() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    yield from _below(published(), "", frozenset())
-
-
-def _below(schema: Any, place: str, inside: frozenset[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every key below a schema, depth first. ``inside`` holds the definitions being walked: one holds itself."""
-    schema, names = _resolved(schema)
-    if not isinstance(schema, Mapping) or names & inside:
-        return
-    inside |= names
-    for key, each in schema.get("properties", {}).items():
-        target, _ = _resolved(each)
-        if not isinstance(target, Mapping):
-            continue
-        here = f"{place}.{key}" if place else key
-        yield here, target
-        yield from _below(each, here, inside)
-    for pattern, each in schema.get("patternProperties", {}).items():
-        if pattern != "^x-":
-            yield from _below(each, place, inside)
-    if "items" in schema:
-        yield from _below(schema["items"], place, inside)
-
-
-def _resolved(schema: Any) -> tuple[Any, frozenset[str]]:
-    """The schema behind ``$ref``, the annotations beside it winning; and the names of the definitions passed."""
-    names: set[str] = set()
-    while isinstance(schema, Mapping) and "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        names.add(name)
-        schema = {**published()["$defs"][name], **{key: value for key, value in schema.items() if key != "$ref"}}
-    return schema, frozenset(names)
+def overview() -> str:
+    """Every code and every key there is, one line each."""
+    sections = (
+        table("codes", ("",), ((code, entry.title) for code, entry in CODES.items())),
+        table("keys", ("",), ((place, schema.get("title", "")) for place, schema in schema_keys.places().items())),
+    )
+    return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
 
 
 def _key(place: str, schema: Mapping[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def human_bytes(count: int) -> str:
     """``count`` bytes in the largest binary unit that keeps it at 1 or more: ``64 B``, ``31.2 KiB``, ``2 GiB``."""
@@ -16,3 +18,8 @@ def human_bytes(count: int) -> str:
 def counted(count: int, noun: str) -> str:
     """``1 graph``, ``8 graphs``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def alternatives(items: Sequence[str]) -> str:
+    """``a, b or c``."""
+    return f"{', '.join(items[:-1])} or {items[-1]}" if len(items) > 1 else "".join(items)

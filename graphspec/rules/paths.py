@@ -10,18 +10,25 @@ from graphspec.nearest import nearest
 from graphspec.rules.walk import arguments, data_at
 from graphspec.spec import Attr, Region, Spec
 
+#: What code calls the object that a spec calls `model`.
+_SELF = frozenset({"self", "cls"})
+
 Place = tuple[str, KeyPath, bool]  # the path as text, where it is written, whether it is the key there
 
 
 def outside_model(spec: Spec) -> Iterator[Diagnostic]:
     """GS213: a path that does not begin with `model`, the only name there is."""
     for text, path, key in (*_exact(spec), *_globs(spec)):
-        first, _, rest = text.partition(".")
-        if first != "model":
-            misspelt = nearest(first, ("model",)) is not None
-            meant = f"model.{rest}" if misspelt else f"model.{text}"
+        if text.partition(".")[0] != "model":
             message = f"`{dotted(path)}` is '{text}', and a path begins with `model`: what the factory returned"
-            yield finding(spec.document, "GS213", message, path, key=key, hint=f"write {meant.rstrip('.')}")
+            yield finding(spec.document, "GS213", message, path, key=key, hint=f"write {_meant(text)}")
+
+
+def _meant(text: str) -> str:
+    """A path as it would be said of the model. `self` is what the model calls itself, `forward` what calling it runs."""
+    first, _, rest = text.partition(".")
+    inside = rest if first in _SELF or nearest(first, ("model",)) is not None else text
+    return ".".join(["model", *(part for part in inside.split(".") if part)]).removesuffix(".forward")
 
 
 def stray_globs(spec: Spec) -> Iterator[Diagnostic]:

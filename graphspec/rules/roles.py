@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from graphspec.errors import Diagnostic, KeyPath, Severity
+from graphspec.examples import flow, own
 from graphspec.finding import finding
 from graphspec.rules.sizes import padded_dims
 from graphspec.rules.walk import data_at
@@ -60,7 +61,8 @@ def missing_keys(spec: Spec) -> Iterator[Diagnostic]:
     for buffer in spec.buffers.values():
         if buffer.role == "output" or buffer.attr is not None or buffer.source is not None:
             continue
-        for key, value, example in (("shape", buffer.shape, "[batch, 64]"), ("dtype", buffer.dtype, "float32")):
+        shape = flow(own(["batch", 64], spec.document.data if spec.document is not None else None))
+        for key, value, example in (("shape", buffer.shape, shape), ("dtype", buffer.dtype, "float32")):
             if value is None:
                 message = f"the {buffer.role} '{buffer.name}' has no `{key}`, so it cannot be allocated"
                 path = ("buffers", buffer.name)

@@ -69,6 +69,22 @@ def test_a_key_with_several_places_is_explained_at_each(run):
     assert run("explain", "buffers.NAME.pad")[1] == run("explain", "buffers.pad")[1]
 
 
+def test_a_key_is_explained_once_at_each_of_its_places(run):
+    for key in KEYS:
+        places = re.findall(r"^([\w.]+): ", explanations.of_key(key), flags=re.MULTILINE)
+        assert len(places) == len(set(places)) > 0
+
+
+def test_without_a_name_every_code_and_every_key_is_listed_with_its_title(run):
+    code, out, _ = run("explain")
+    assert code == 0
+    assert re.findall(r"^  (GS\d+)  (.*)$", out, flags=re.MULTILINE) == [(c.code, c.title) for c in CODES.values()]
+    listed = re.findall(r"^  ([a-z][\w.]*) ", out.partition("\nkeys\n")[2], flags=re.MULTILINE)
+    assert set(listed) <= set(KEYS)
+    assert {key.rpartition(".")[2] for key in KEYS} == {key.rpartition(".")[2] for key in listed}
+    assert all(run("explain", name)[0] == 0 for name in ("GS001", listed[0], listed[-1]))
+
+
 def test_every_key_of_the_schema_is_explained():
     for key in KEYS:
         assert explanations.of_key(key), key

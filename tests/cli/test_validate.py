@@ -164,6 +164,13 @@ def test_every_listed_command_has_help(run):
             assert out.startswith(f"Usage: graphspec {name}")
 
 
+def test_the_exit_codes_are_listed_in_the_help_and_in_the_readme(run):
+    shown = " ".join(run("--help")[1].split())
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    for text in (shown, readme):
+        assert cli.EXIT_CODES in text
+
+
 def test_the_version_is_printed(run):
     import graphspec
 
