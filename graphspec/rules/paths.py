@@ -25,7 +25,7 @@ def outside_model(spec: Spec) -> Iterator[Diagnostic]:
 
 
 def _meant(text: str) -> str:
-    """A path as it would be said of the model. `self` is what the model calls itself, `forward` what calling it runs."""
+    """A path as it is said of the model: `self` is its own word for itself, and `forward` what calling it runs."""
     first, _, rest = text.partition(".")
     inside = rest if first in _SELF or nearest(first, ("model",)) is not None else text
     return ".".join(["model", *(part for part in inside.split(".") if part)]).removesuffix(".forward")

@@ -69,7 +69,7 @@ def test_a_key_with_several_places_is_explained_at_each(run):
     assert run("explain", "buffers.NAME.pad")[1] == run("explain", "buffers.pad")[1]
 
 
-def test_a_key_is_explained_once_at_each_of_its_places(run):
+def test_a_key_is_explained_once_at_each_of_its_places():
     for key in KEYS:
         places = re.findall(r"^([\w.]+): ", explanations.of_key(key), flags=re.MULTILINE)
         assert len(places) == len(set(places)) > 0
