@@ -49,6 +49,8 @@ CODES: Mapping[str, str] = {
 }
 
 _EAGER = "move it out of the model's call, or into a region with `eager: true`"
+#: Nobody edits a library: what it makes in every call is mostly something that an argument of the call leaves out.
+_LIBRARY = "in a library's code, switch off what needs it by an input of the call, such as `use_cache: {const: false}`"
 
 _READ = Hazard(
     "GS701",
@@ -58,12 +60,24 @@ _READ = Hazard(
 _BRANCH = replace(
     _READ,
     hint="compute both sides and choose with torch.where(condition, a, b); a choice of the host is a param with "
-    "`specialize: true`",
+    "`specialize: true`; a loop that ends by a value is one of the host: its body is a region in a sequence of its "
+    "own, which returns the value",
 )
 _NUMBER = replace(
     _READ, hint="keep it a 0-d tensor: torch operators take one where they take a number; or pass the number as a param"
 )
+#: An argument that is a number of the host: a tensor given for it, 0-d or not, is read.
+_ARGUMENT = replace(
+    _READ,
+    hint="this argument takes a number of the host, so a tensor given for it is read: compute with the tensor instead "
+    "(x + s * y for alpha=s), or pass the number as a param",
+)
 _ARRAY = replace(_READ, hint=f"use the torch operator of the same name; or {_EAGER}")
+_NUMPY = replace(
+    _READ,
+    hint="leave it a tensor: torch has most functions of numpy under the same names, and they run on the device; "
+    f"or {_EAGER}",
+)
 _LIST = replace(_READ, hint=f"index with the tensor itself, or pass the list as a param; or {_EAGER}")
 _PRINT = replace(
     _READ,
@@ -98,7 +112,8 @@ _NONZERO = replace(
 _BORN = Hazard(
     "GS703",
     "builds a tensor from host data",
-    "build it once in __init__ and keep it with self.register_buffer; a value that changes is an input or a param",
+    "build it once in __init__ and keep it with self.register_buffer; a value that changes is an input or a param; "
+    f"{_LIBRARY}",
 )
 _FILE = replace(_BORN, does="loads a tensor from a file or from host memory", hint="load it once in __init__")
 _RNG = Hazard(
@@ -116,7 +131,7 @@ _SYNC = Hazard(
 _COMPILED = Hazard(
     "GS710",
     "calls a function made by torch.compile, which is recorded as eager code",
-    "use the key `compile` of the region instead",
+    "call the function that torch.compile was given: a graph takes the same cost off the host without it",
     warns=True,
 )
 
@@ -138,8 +153,8 @@ FUNCTIONS: Mapping[str, Hazard] = {
     "allclose": _BRANCH,
     "Tensor.__contains__": replace(_BRANCH, hint="compute it as a tensor: (x == value).any(), chosen with torch.where"),
     "Tensor.tolist": _LIST,
-    "Tensor.numpy": _ARRAY,
-    "Tensor.__array__": _ARRAY,
+    "Tensor.numpy": _NUMPY,
+    "Tensor.__array__": _NUMPY,
     "Tensor.apply_": _ARRAY,
     "Tensor.map_": _ARRAY,
     "Tensor.map2_": _ARRAY,
@@ -195,7 +210,7 @@ _LIFT = "aten::lift_fresh"
 
 #: Dispatcher operators, without their overload.
 OPERATORS: Mapping[str, tuple[Hazard, ...]] = {
-    _SCALAR: (_NUMBER,),
+    _SCALAR: (_ARGUMENT,),
     "aten::item": (_NUMBER,),
     "aten::is_nonzero": (_BRANCH,),
     "aten::equal": (_BRANCH,),
@@ -261,10 +276,14 @@ OPERATORS: Mapping[str, tuple[Hazard, ...]] = {
 #: Any other operator that torch tags so, also of other libraries.
 TAGGED: Mapping[str, Hazard] = {"dynamic_output_shape": _SIZED, "data_dependent_output": _READ}
 
+_SLICE = (
+    "the bound of a slice is a size: keep the full size and mask it (torch.arange(N, device=x.device) < n), or make "
+    "the bound a param with `specialize: true`"
+)
 #: Better advice where the function that the model called is known: (operator, function) to hint.
 HINTS: Mapping[tuple[str, str], str] = {
-    (_SCALAR, "Tensor.__getitem__"): "index with a 1-d tensor: torch.index_select(x, 0, i.reshape(1))",
-    (_SCALAR, "Tensor.__setitem__"): "use x.index_copy_(0, i.reshape(1), value)",
+    (_SCALAR, "Tensor.__getitem__"): f"index with a 1-d tensor: torch.index_select(x, AXIS, i.reshape(1)); {_SLICE}",
+    (_SCALAR, "Tensor.__setitem__"): f"use x.index_copy_(AXIS, i.reshape(1), value); {_SLICE}",
     (_SCALAR, "full"): "use torch.ones(shape) * value, or value.expand(shape)",
     (_SCALAR, "arange"): "the length of a range is a size: give it as a param or a dim",
     ("aten::nonzero", "where"): "give both values: torch.where(mask, a, b)",

@@ -15,7 +15,7 @@ _SHOWN = 3
 
 @functools.cache
 def places() -> Mapping[str, Mapping[str, Any]]:
-    """Key to schema, by its place without the names a user chooses (``buffers.pad``): the first where it has several."""
+    """Key to schema, by its place without the names a user chooses (``buffers.pad``): the first of several."""
     found: dict[str, Mapping[str, Any]] = {}
     for place, schema in _below(published(), "", frozenset()):
         found.setdefault(place, schema)

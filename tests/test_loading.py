@@ -10,7 +10,7 @@ import pytest
 
 from graphspec import loading
 from graphspec.errors import SpecError
-from graphspec.rules import registry
+from graphspec.rules import registry, support
 from graphspec.rules.graphs import dropped_sizes
 
 HEAD = "graphspec: 1\nmodel: {factory: model.py:build}\n"
@@ -218,3 +218,25 @@ def calls(folder, count):
 def test_the_work_of_reading_checking_and_ordering_grows_linearly_with_the_regions(folder):
     calls(folder, 10)  # imports
     assert calls(folder, 1000) < 4 * 1.2 * calls(folder, 250)
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, value, _ in support.NOT_YET])
+def test_without_the_key_that_is_not_supported_yet_a_spec_is_good(key, value, inspect):
+    written = {None: "x", True: "true"}.get(value, value)
+    if key == "compile":
+        written = "{backend: inductor}"
+    elif key in {"optimizer", "bind", "grads"}:
+        written = {"optimizer": "model.opt", "bind": "{model.lr: lr}", "grads": "overwrite"}[key]
+    text = (
+        "buffers: {x: {shape: [4], dtype: float32}}\nparams: {lr: {type: float}}\n"
+        "regions: {f: {call: model, inputs: [x, lr], outputs: yKEY}}\n"
+    )
+    assert {each.code for each in inspect(text.replace("KEY", f", {key}: {written}"))} >= {"GS601"}
+    assert inspect(text.replace("KEY", "")) == []
+
+
+def test_the_fix_of_an_inline_glob_is_no_glob(inspect):
+    (found,) = [
+        each for each in inspect("regions: {f: {call: model.layers.*, inline: true}}\n") if each.code == "GS601"
+    ]
+    assert "a region for each module" in found.hint

@@ -13,17 +13,21 @@ from graphspec.finding import finding
 from graphspec.rules.walk import data_at
 from graphspec.spec import Spec
 
+#: Regions are called without autograd, so no rewording of a step that trains makes it one that can be captured.
+_TRAINING = "regions run without gradients, so train outside of the spec, and capture what only computes forward"
+
 #: Keys of a region, the values that ask for the feature (None: any value), and what to do until it is there.
 NOT_YET: Final[tuple[tuple[str, object, str], ...]] = (
     ("inline", True, "list the region in `replay`, and call the runner from your loop"),
-    ("backward", True, "capture a whole step as an ordinary region without backward"),
-    ("compile", None, "let graphspec capture the callable as it is"),
+    ("backward", True, f"remove it: {_TRAINING}"),
+    ("compile", None, "remove it: graphspec captures the callable as it is"),
     ("engine", "compiled", "remove it: graphspec captures by itself"),
-    ("optimizer", None, "keep the optimizer outside the captured region"),
-    ("grads", None, "keep the backward pass outside the captured region"),
-    ("bind", None, "give the param to the callable, with `updates`"),
-    ("allow_unused", True, "remove it"),
+    ("optimizer", None, f"remove it: {_TRAINING}"),
+    ("grads", None, f"remove it: {_TRAINING}"),
+    ("bind", None, "remove it, and fill the tensor in place before the run: a graph reads it where it is"),
+    ("allow_unused", True, f"remove it: {_TRAINING}"),
 )
+_EACH = "declare a region for each module, list them in `replay`, and call the runner from your loop"
 
 
 def not_yet(spec: Spec) -> Iterator[Diagnostic]:
@@ -34,4 +38,5 @@ def not_yet(spec: Spec) -> Iterator[Diagnostic]:
             if key in written and (value is None or written[key] == value):
                 shown = f"{key}: {str(value).lower()}" if value is not None else key
                 message = f"`{shown}` is not supported yet: no backend of this version runs it"
-                yield finding(spec.document, "GS601", message, ("regions", name, key), key=True, hint=hint)
+                way = _EACH if key == "inline" and "*" in spec.regions[name].call else hint
+                yield finding(spec.document, "GS601", message, ("regions", name, key), key=True, hint=way)

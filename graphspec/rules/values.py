@@ -210,27 +210,31 @@ def sources(spec: Spec) -> Iterator[Diagnostic]:
 def _of_size(spec: Spec, buffer: Buffer, source: FromSize) -> Iterator[tuple[str, str, str]]:
     most = size(spec, source.dim)
     if buffer.dtype is not None and buffer.dtype not in INTEGERS:
-        yield "dtype", f"'{buffer.name}' holds a size, and {buffer.dtype} is no integer dtype", "write `dtype: int64`"
+        message = f"'{buffer.name}' holds a size, and {buffer.dtype} is no integer dtype"
+        yield "dtype", message, "write `dtype: int64`, and convert it in the model"
     elif buffer.dtype is not None and most is not None and (problem := misfit(most, buffer.dtype)):
         yield "dtype", f"'{buffer.name}' holds the size {most} of '{source.dim}': {problem}", "write `dtype: int64`"
     if buffer.shape not in {(), (1,)}:
-        yield "shape", f"'{buffer.name}' holds one size, so its shape is [] or [1]", "write `shape: []`"
+        message = f"'{buffer.name}' holds one size, so its shape is [] or [1]"
+        yield "shape", message, "write `shape: []` or `shape: [1]`; several values come `from` a param of that shape"
 
 
 def _of_param(buffer: Buffer, param: Param) -> Iterator[tuple[str, str, str]]:
     name, dtype = buffer.name, buffer.dtype
     if param.type == "str":
-        yield "from", f"'{name}' cannot be a copy of '{param.name}', which is a str", "use the param itself"
+        message = f"'{name}' cannot be a copy of '{param.name}', which is a str"
+        yield "from", message, f"give the region '{param.name}' itself, or make its values numbers"
         return
     fits = {"int": dtype in INTEGERS or dtype in FLOATS, "float": dtype in FLOATS, "bool": dtype == "bool"}
     if dtype is not None and not fits[param.type]:
         wanted = {"int": "int64", "float": "float32", "bool": "bool"}[param.type]
         message = f"'{name}' is {dtype}, which cannot hold the {param.type} of param '{param.name}'"
-        yield "dtype", message, f"write `dtype: {wanted}`"
+        kind = "bool" if dtype == "bool" else "int" if dtype in INTEGERS else "float"
+        yield "dtype", message, f"write `dtype: {wanted}`, or `type: {kind}` at the param"
     if buffer.shape != param.shape:
         shapes = [f"[{', '.join(map(str, shape or ()))}]" for shape in (buffer.shape, param.shape)]
         message = f"'{name}' has the shape {shapes[0]}, and the param '{param.name}' it copies {shapes[1]}"
-        yield "shape", message, f"write `shape: {shapes[1]}`"
+        yield "shape", message, f"write `shape: {shapes[1]}`, or `shape: {shapes[0]}` at the param"
 
 
 def copies(spec: Spec) -> Iterator[Diagnostic]:

@@ -395,6 +395,26 @@ def test_a_data_sized_result_in_train_mode_names_the_submodule():
     assert "multiply by the mask" in finding.hint
 
 
+@pytest.mark.parametrize(
+    ("call", "says", "never"),
+    [
+        (lambda: X[:K], "the bound of a slice is a size", "(x, 0,"),
+        (lambda: A[:, K], "index_select(x, AXIS", "(x, 0,"),
+        (lambda: A.clone().__setitem__((slice(None), K), 0.0), "index_copy_(AXIS", "(0,"),
+        (lambda: np.asarray(X), "leave it a tensor", "of the same name;"),
+        (lambda: X.numpy(), "leave it a tensor", "of the same name;"),
+        (lambda: torch.add(X, X, alpha=S), "a tensor given for it is read", "keep it a 0-d tensor"),
+        (lambda: 1 if S else 2, "a loop that ends by a value is one of the host", "_"),
+        (lambda: torch.tensor([1.0]) + X, "`use_cache: {const: false}`", "_"),
+        (lambda: COMPILED(X), "the function that torch.compile was given", "key `compile`"),
+    ],
+)
+def test_the_advice_can_be_followed_where_it_is_given(call, says, never):
+    hints = [finding.hint for finding in ended(call)]
+    assert any(says in hint for hint in hints)
+    assert not any(never in hint for hint in hints if never != "_")
+
+
 def test_an_undeclared_generator_is_refused_by_the_name_of_its_attribute():
     noise = torch.Generator()
     draw = lambda: torch.rand(3, generator=noise)
