@@ -240,3 +240,34 @@ def test_the_fix_of_an_inline_glob_is_no_glob(inspect):
         each for each in inspect("regions: {f: {call: model.layers.*, inline: true}}\n") if each.code == "GS601"
     ]
     assert "a region for each module" in found.hint
+
+
+READ_ONLY = (
+    "buffers:\n  x: {shape: [4], dtype: float32}\n  h: {role: state, shape: [4], dtype: float32}\n"
+    "regions: {f: {call: CALL, inputs: [x, h], outputs: y}}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "call", "warned"),
+    [
+        ("class Model:\n    def forward(self, x, h): return x + h", "model", True),
+        ("class Model:\n    def step(self, x, h): return x + h", "model.step", True),
+        ("import torch\nclass Model:\n    def step(self, x, h): return torch.relu(x + h.exp())", "model.step", True),
+        ("class Model:\n    def forward(self, x, h): return h.add_(x)", "model", False),
+        ("class Model:\n    def forward(self, x, h): h[0] = x[0]; return h", "model", False),
+        ("class Model:\n    def forward(self, x, h):\n        h += x\n        return h", "model", False),
+        ("import torch\nclass Model:\n    def forward(self, x, h): return torch.add(x, h, out=h)", "model", False),
+        ("from cells import cell\nclass Model:\n    def forward(self, x, h): return cell(x, h)", "model", False),
+        ("import kernels\nclass Model:\n    def forward(self, x, h): return kernels.step(x, h)", "model", False),
+        ("import torch\nclass Model:\n    def forward(self, x, h): return torch.ops.lib.step(x, h)", "model", False),
+        ("class Model:\n    def forward(self, x, h): return getattr(h, 'add' + '_')(x)", "model", False),
+        ("class Model:\n    def forward(self, x, h): return x + h", "model.decoder", False),
+        ("def build(:", "model", False),
+    ],
+)
+def test_a_state_that_is_only_read_is_warned_of_where_no_line_of_the_model_can_write_it(model, call, warned, folder):
+    (folder / "model.py").write_text(f"{model}\nbuild = Model\n" if "Model" in model else model)
+    (folder / "spec.yaml").write_text(HEAD + READ_ONLY.replace("CALL", call))
+    found = [each.code for each in loading.inspect(folder / "spec.yaml")[1] if each.code != "GS214"]
+    assert found == (["GS228"] if warned else [])

@@ -83,4 +83,9 @@ CODES: Final = (
          "Its tensors are the model's: the name lists them, so that they are guarded, read and reset, and may stand for"
          " several. A call that needs one of them is given the object itself.",
          "inputs: [x, cache]  # cache: {role: state, attr: model.cache}", "inputs: [x, {attr: model.cache}]"),
+    Code("GS228", "A state is written and never read, or read and never written.",
+         "A state carries what one run leaves to the next. Eager code with the same slip computes the same, so no"
+         " comparison finds it. Reading alone is fine where a region writes the tensor in place.",
+         "h: {role: state, shape: [8], dtype: float32}\n# inputs: [x], outputs: [y, h]",
+         "h: {role: state, shape: [8], dtype: float32}\n# inputs: [x, h], outputs: [y, h]"),
 )  # fmt: skip

@@ -48,4 +48,23 @@ CODES: Final = (
          " graphs comes on top, and is compared with the budget when they are captured.",
          "x: {shape: [4096, 1024], dtype: float32}  # 16 MiB\ncapture: {memory_budget: 8MiB}",
          "x: {shape: [1024, 1024], dtype: float32}  # 4 MiB\ncapture: {memory_budget: 8MiB}"),
+    Code("GS410", "An eager region reads padded rows that nothing tells from real ones.",
+         "It sees the real rows of a run, which are cut from what a graph made. Without a declared shape the axis is"
+         " found by comparing the captures of several sizes; one size shows nothing.",
+         "dims: {batch: [8]}\nregions:\n  f: {call: model.f, inputs: [x], outputs: h}\n"
+         "  g: {call: model.g, inputs: [h], outputs: y, eager: true}",
+         "dims: {batch: [8]}\nbuffers: {h: {role: output, shape: [batch, 4], dtype: float32}}\nregions:\n"
+         "  f: {call: model.f, inputs: [x], outputs: h}\n  g: {call: model.g, inputs: [h], outputs: y, eager: true}"),
+    Code("GS411", "Nothing says how large a dim is.",
+         "A run takes the smallest bucket that holds its sizes, and reads them off its inputs and params. A dim that"
+         " only a result has can have one size.",
+         "dims: {patches: [16, 64]}\nbuffers: {y: {role: output, shape: [patches, 8], dtype: float32}}",
+         "dims: {patches: 64}\nbuffers: {y: {role: output, shape: [patches, 8], dtype: float32}}"),
+    Code("GS412", "Rows that a bucket adds may reach a state.",
+         "A state without an axis for them keeps what the region computed of all rows, the added ones included, and the"
+         " next runs go on from it. `pad` says what they hold; a buffer `from: {size: DIM}` says how many are real.",
+         "x: {shape: [frames, 8], dtype: float32}\nh: {role: state, shape: [8], dtype: float32}\n"
+         "# inputs: [x, h], outputs: [y, h]",
+         "x: {shape: [frames, 8], dtype: float32}\nn: {shape: [], dtype: int64, from: {size: frames}}\n"
+         "h: {role: state, shape: [8], dtype: float32}\n# inputs: [x, n, h], outputs: [y, h]"),
 )  # fmt: skip

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from graphspec.compiler.buckets import bucketed_dims, projections
-from graphspec.compiler.values import params_of
+from graphspec.compiler.values import is_given, params_of
 from graphspec.plan import Bucket, Sequence
-from graphspec.spec import Buffer, Region, Spec, reads
+from graphspec.spec import Region, Spec, reads
 
 
 def plan_sequences(spec: Spec, dims: Mapping[str, tuple[str, ...]], buckets: tuple[Bucket, ...]) -> dict[str, Sequence]:
@@ -27,16 +27,11 @@ def _sequence(
         name=name,
         steps=steps,
         dims=ordered,
-        inputs=tuple(buffer.name for buffer in spec.buffers.values() if buffer.name in read and _is_given(buffer)),
+        inputs=tuple(buffer.name for buffer in spec.buffers.values() if buffer.name in read and is_given(buffer)),
         params=tuple(param for param in spec.params if param in params),
         results=_results(spec, steps, regions),
         buckets=projections(buckets, ordered),
     )
-
-
-def _is_given(buffer: Buffer) -> bool:
-    """Whether the caller writes it: an input that is no copy of a param or a size."""
-    return buffer.role == "input" and buffer.source is None
 
 
 def _results(spec: Spec, steps: tuple[str, ...], regions: list[Region]) -> tuple[str, ...]:

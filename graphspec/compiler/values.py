@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphspec.spec import FromParam, Region, Spec, producers, reads
+from graphspec.spec import Buffer, FromParam, Region, Spec, producers, reads
 
 
 def made_values(spec: Spec) -> dict[str, str]:
@@ -14,6 +14,11 @@ def is_written_back(spec: Spec, value: str) -> bool:
     """Whether a region output of this name is copied into the static buffer that bears the name."""
     buffer = spec.buffers.get(value)
     return buffer is not None and buffer.role != "output"
+
+
+def is_given(buffer: Buffer) -> bool:
+    """Whether the caller writes it: an input that is no copy of a param or a size."""
+    return buffer.role == "input" and buffer.source is None
 
 
 def is_static(spec: Spec, value: str) -> bool:

@@ -10,6 +10,7 @@ from graphspec.errors import Diagnostic, KeyPath
 from graphspec.finding import finding
 from graphspec.report.units import counted, human_bytes
 from graphspec.rules.sizes import padded_dims
+from graphspec.rules.unsaid import given_dims, is_exact
 from graphspec.rules.walk import output_place
 from graphspec.spec import Buckets, Region, Spec, reads
 
@@ -23,9 +24,10 @@ _LISTED = 24
 def uncuttable_results(spec: Spec) -> Iterator[Diagnostic]:
     """GS406: a result of a bucketed region without a shape: nothing says which of its axes to cut."""
     dims = region_dims(spec)
+    given = given_dims(spec, spec.regions.values())  # an unnamed size is what GS411 finds: no shape would mend it
     for name, region in _results(spec):
         buffer = spec.buffers.get(name)
-        padded = [dim for dim in dims[region.name] if not _exact(spec, dim)]
+        padded = [dim for dim in dims[region.name] if dim in given and not is_exact(spec, dim)]
         if not padded or (buffer is not None and buffer.shape is not None):
             continue
         if region.eager and region.rows == "real":
@@ -38,11 +40,6 @@ def uncuttable_results(spec: Spec) -> Iterator[Diagnostic]:
             path, key = output_place(spec, region, name)
             hint = f"declare it under buffers: `{name}: {{role: output, shape: [{padded[0]}, ...], dtype: ...}}`"
             yield finding(spec.document, "GS406", message, path, key=key, hint=hint)
-
-
-def _exact(spec: Spec, dim: str) -> bool:
-    found = spec.dims[dim]
-    return isinstance(found, Buckets) and found.exact
 
 
 def _results(spec: Spec) -> Iterator[tuple[str, Region]]:

@@ -6,7 +6,20 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from graphspec.errors import Diagnostic
-from graphspec.rules import files, graphs, paths, references, roles, sequences, sizes, support, updates, values
+from graphspec.rules import (
+    files,
+    graphs,
+    paths,
+    references,
+    roles,
+    sequences,
+    sizes,
+    states,
+    support,
+    unsaid,
+    updates,
+    values,
+)
 from graphspec.spec import Spec
 
 Rule = Callable[[Spec], Iterator[Diagnostic]]
@@ -62,7 +75,15 @@ RESOLVED_RULES: Final[tuple[Rule, ...]] = (
     graphs.uncuttable_results,
     graphs.too_many,
     graphs.fallback_with_state,
+    unsaid.uncut_reads,
+    unsaid.unnamed_sizes,
     graphs.buffers_over_budget,
+)
+
+#: Rules that only warn of what a spec leads to, and say so of one that holds: a mistake elsewhere may be the reason.
+ADVICE: Final[tuple[Rule, ...]] = (
+    states.padded_states,
+    states.one_way,
 )
 
 #: Findings after which some name stands for nothing, or for two things.

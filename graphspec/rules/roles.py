@@ -57,9 +57,9 @@ def keys_of_other_roles(spec: Spec) -> Iterator[Diagnostic]:
 
 
 def missing_keys(spec: Spec) -> Iterator[Diagnostic]:
-    """GS216: an allocation without shape or dtype."""
+    """GS216: an allocation without shape or dtype. A result has one of its own where it is `static`."""
     for buffer in spec.buffers.values():
-        if buffer.role == "output" or buffer.attr is not None or buffer.source is not None:
+        if (buffer.role == "output" and not buffer.static) or buffer.attr is not None or buffer.source is not None:
             continue
         shape = flow(own(["batch", 64], spec.document.data if spec.document is not None else None))
         for key, value, example in (("shape", buffer.shape, shape), ("dtype", buffer.dtype, "float32")):
