@@ -10,7 +10,6 @@ from graphspec.compiler.dims import shape_dims
 from graphspec.compiler.values import made_values
 from graphspec.errors import Diagnostic
 from graphspec.finding import finding
-from graphspec.rules.in_place import Writing
 from graphspec.rules.numbers import INTEGERS
 from graphspec.rules.sizes import padded_dims
 from graphspec.rules.walk import arguments, output_places
@@ -112,27 +111,35 @@ def one_way(spec: Spec) -> Iterator[Diagnostic]:
 
     One that the model owns is used by the model itself, and one that a region is given may be written in place.
     """
-    written: Mapping[str, Region] = {name: each for each in spec.regions.values() for name in each.outputs}
-    writing = Writing(spec)
+    written = {name: each.name for each in spec.regions.values() for name in each.outputs}
     read: dict[str, list[Region]] = defaultdict(list)
-    for each in spec.regions.values():
-        for name in reads(each):
-            read[name].append(each)
-    for state in spec.buffers.values():
-        if state.role != "state" or state.attr is not None or (state.name in read) == (state.name in written):
-            continue
-        path = ("buffers", state.name)
-        if state.name in written:
-            message = f"region '{written[state.name].name}' writes the state '{state.name}', and no region reads it"
-            hint = (
-                f"name '{state.name}' among the inputs of the region that goes on from it; a result has `role: output`"
-            )
-        elif any(map(writing.may_happen_in, read[state.name])):
-            continue
-        else:
-            message = f"region '{read[state.name][0].name}' reads the state '{state.name}', and no region writes it"
-            hint = (
-                f"name '{state.name}' among the outputs of the region that makes its next content; what the caller"
-                " gives once is an input with `hold: true`"
-            )
-        yield finding(spec.document, "GS228", message, path, key=True, severity="warning", hint=hint)
+    for region in spec.regions.values():
+        for name in reads(region):
+            read[name].append(region)
+    states = [each.name for each in spec.buffers.values() if each.role == "state" and each.attr is None]
+    for name in (each for each in states if each in written and each not in read):
+        message = f"region '{written[name]}' writes the state '{name}', and no region reads it"
+        hint = f"name '{name}' among the inputs of the region that goes on from it; a result has `role: output`"
+        yield _one_way(spec, name, message, hint)
+    frozen = [each for each in states if each in read and each not in written]
+    for name in _unwritten(spec, frozen, read):
+        message = f"region '{read[name][0].name}' reads the state '{name}', and no region writes it"
+        hint = (
+            f"name '{name}' among the outputs of the region that makes its next content; what the caller gives once is"
+            " an input with `hold: true`"
+        )
+        yield _one_way(spec, name, message, hint)
+
+
+def _one_way(spec: Spec, name: str, message: str, hint: str) -> Diagnostic:
+    return finding(spec.document, "GS228", message, ("buffers", name), key=True, severity="warning", hint=hint)
+
+
+def _unwritten(spec: Spec, names: list[str], read: Mapping[str, list[Region]]) -> list[str]:
+    """Those of these states that no reader can write in place."""
+    if not names:
+        return []
+    from graphspec.rules.in_place import Writing  # it parses Python: for the few specs that need it
+
+    writing = Writing(spec)
+    return [name for name in names if not any(map(writing.may_happen_in, read[name]))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from fractions import Fraction
 from itertools import combinations
 
 from graphspec.compiler.dims import region_dims, shape_dims
@@ -41,7 +40,8 @@ def _alike(spec: Spec, dims: tuple[str, ...]) -> tuple[str, str, Severity] | Non
         if len(_sizes(spec, dim)) == 1:
             return dim, "which has one size", "error"
     for one, other in combinations(dims if spec.buckets is not None else (), 2):
-        if len({Fraction(each[one], each[other]) for each in spec.buckets or ()}) == 1:
+        first, *more = spec.buckets or ()
+        if all(each[one] * first[other] == each[other] * first[one] for each in more):
             return one, f"which grows as '{other}' does", "warning"  # a value without such axes is none to cut
     return None
 
