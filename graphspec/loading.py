@@ -97,8 +97,9 @@ def _lowered(spec: Spec, found: list[Diagnostic]) -> tuple[Plan | None, list[Dia
     """
     made = {name for region in spec.regions.values() for name in region.outputs}
     handed_on = any(name in made for region in spec.regions.values() for name in reads(region))
-    if not handed_on or any(each.severity == "error" for each in found):
-        return None, []  # only a value that one region makes and another reads can come too late
+    lent = any(not buffer.copy for buffer in spec.buffers.values())
+    if not (handed_on or lent) or any(each.severity == "error" for each in found):
+        return None, []  # only a value that somebody reads after the region that makes it can come too late
     from graphspec.compiler import lower
 
     return lower(spec)

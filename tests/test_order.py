@@ -86,6 +86,25 @@ def test_a_held_result_survives_every_later_capture():
     compile_spec(spec_of(text + "replay: {first: [A, C, B], second: [A, B, C]}\n"))
 
 
+LENT = ABC.replace("dtype: float32}\npools", "dtype: float32, copy: false}\npools")
+
+
+@pytest.mark.parametrize(
+    ("order", "dead"),
+    [("[A, C]", None), ("[A, C, B]", None), ("[B, A, C]", None), ("[A, C, A]", 2), ("[A, C, A, C]", None), ("[A, C, B, A]", 3)],
+)  # fmt: skip
+def test_a_result_without_a_copy_must_outlive_the_run_that_hands_it_out(order, dead):
+    text = LENT + f"replay: {{first: [A, C, B], second: {order}}}\n"
+    if dead is None:
+        compile_spec(spec_of(text))
+        return
+    (finding,) = refused(text)
+    assert (finding.code, finding.path) == ("GS304", ("replay", "second", dead))
+    assert "the result 'y' of region 'C' is handed out without a copy, and 'A' reuses its memory" in finding.message
+    for way_out in (text.replace(", copy: false", ""), text.replace("main: [A, B, C]", "main: [B, C]")):
+        compile_spec(spec_of(way_out))
+
+
 def test_a_static_output_is_out_of_reach_of_its_pool():
     text = ABC.replace("buffers:\n", "buffers:\n  a: {role: output, static: true, shape: [4], dtype: float32}\n")
     compile_spec(spec_of(text + "replay: {first: [A, C, B], second: [A, B, C]}\n"))

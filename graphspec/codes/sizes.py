@@ -18,6 +18,13 @@ CODES: Final = (
     Code("GS303", "A value is read by a region that is captured before its producer.",
          "The reader is captured against the producer's address, which must exist first.",
          "replay: {step: [decode], first: [embed, decode]}", "replay: {first: [embed, decode], step: [decode]}"),
+    Code("GS304", "A result without a copy is overwritten before the run returns.",
+         "`copy: false` hands out the graph's own memory. A region of the same pool that was captured earlier and is"
+         " replayed later in the run uses that memory again, so whoever gets the result could never read it.",
+         "pools: {p: [a, b]}\nbuffers: {y: {role: output, copy: false}}  # of b\n"
+         "replay: {first: [a, b], second: [b, a]}",
+         "pools: {p: [b]}  # a has memory of its own\nbuffers: {y: {role: output, copy: false}}\n"
+         "replay: {first: [a, b], second: [b, a]}"),
     Code("GS401", "Bucket sizes do not ascend.", "A list out of order is usually a slip in one of its numbers.",
          "batch: [8, 4, 2]", "batch: [2, 4, 8]"),
     Code("GS402", "A bucket size is listed twice.", "Each size is one graph.", "batch: [2, 4, 4]", "batch: [2, 4]"),

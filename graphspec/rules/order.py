@@ -7,7 +7,7 @@ makes is checked as far as the file can show it; the rest is enforced at run tim
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from graphspec.errors import Diagnostic, KeyPath
@@ -19,6 +19,7 @@ from graphspec.spec import Spec
 OVERWRITTEN = "GS301"
 NEVER_MADE = "GS302"
 CAPTURED_TOO_LATE = "GS303"
+LENT_TOO_SHORT = "GS304"
 
 #: A message lists at most this many regions between the producer and the reader.
 _LISTED = 8
@@ -53,7 +54,8 @@ def check(spec: Spec, plan: Plan) -> list[Diagnostic]:
             for name, of in reads.items()
         },
     )
-    return [_finding(spec, read, problems[read]) for of in reads.values() for read in of if read in problems]
+    late = [_finding(spec, read, problems[read]) for of in reads.values() for read in of if read in problems]
+    return [*late, *_lent(spec, plan)]
 
 
 def _target(read: Read) -> tuple[str, str]:
@@ -61,10 +63,35 @@ def _target(read: Read) -> tuple[str, str]:
 
 
 def _finding(spec: Spec, read: Read, problem: _Problem) -> Diagnostic:
+    return finding(
+        spec.document, problem.code, problem.message, _place(spec, read.sequence, read.step), hint=problem.hint
+    )
+
+
+def _place(spec: Spec, sequence: str, step: int) -> KeyPath:
     document = spec.document
     bare = tuple(spec.sequences) == ("replay",) if document is None else isinstance(document.data.get("replay"), list)
-    path: KeyPath = ("replay", read.step) if bare else ("replay", read.sequence, read.step)
-    return finding(document, problem.code, problem.message, path, hint=problem.hint)
+    return ("replay", step) if bare else ("replay", sequence, step)
+
+
+def _lent(spec: Spec, plan: Plan) -> Iterator[Diagnostic]:
+    """Results without a copy whose memory a later step of the same run takes: nobody could ever read them."""
+    lent = {name: region.name for region in plan.regions.values() for name in region.borrowed}
+    simulator = Simulator(plan)
+    for name, sequence in plan.sequences.items():
+        watched = lent.keys() & set(sequence.results)
+        taken: dict[str, int] = {}
+        for bucket in sequence.buckets if watched else ():
+            run = simulator.run(sequence, bucket, (), watched)
+            taken |= {span.value: step for span, step in run.taken.items()}
+        for value, step in taken.items():
+            by = sequence.steps[step]
+            message = (
+                f"the result {value!r} of region {lent[value]!r} is handed out without a copy, and {by!r} reuses its"
+                f" memory in pool {plan.regions[by].pool!r} before the run returns"
+            )
+            hint = f"remove `copy: false` of {value!r}, or take {by!r} out of the pool {plan.regions[by].pool!r}"
+            yield finding(spec.document, LENT_TOO_SHORT, message, _place(spec, name, step), hint=hint)
 
 
 def _unmade(plan: Plan, reads: Mapping[str, list[Read]]) -> dict[Read, _Problem]:
