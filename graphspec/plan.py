@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from graphspec.errors import InputError
 from graphspec.spec import (
@@ -104,6 +104,33 @@ class RegionPlan:
     declared: Region = field(default=Region("", ""), compare=False, repr=False)
 
 
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """What one set of graphs is captured for: optional inputs that are absent, and values of specialized params.
+
+    ``special`` is sorted by name. Two are equal only where a graph of one is a graph of the other: 0.0 is another value
+    than -0.0, and 1 another than true.
+    """
+
+    absent: frozenset[str] = frozenset()
+    special: tuple[tuple[str, Any], ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        return self._key == other._key if isinstance(other, Variant) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __str__(self) -> str:
+        """``k=2, without mask``; empty for the only variant of a spec that has no others."""
+        values = (f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in self.special)
+        return ", ".join((*values, *(f"without {name}" for name in sorted(self.absent))))
+
+    @property
+    def _key(self) -> tuple[frozenset[str], str]:
+        return self.absent, repr(self.special)  # the text of a number tells what comparing it does not
+
+
 @dataclass(frozen=True)
 class Graph:
     """One graph to capture: a region at a bucket. ``index`` is its place in the capture order of its pool."""
@@ -189,8 +216,12 @@ class Sequence:
 class Plan:
     """A compiled spec. ``buckets`` run from the largest to the smallest, as they are captured.
 
-    ``graphs`` is the capture order over all pools; ``order`` of a pool is its regions in capture order. ``schedule``
-    has, for every bucket with graphs of its own, what is captured and what is called on the way.
+    ``graphs`` is the capture order over all pools, of one variant; ``order`` of a pool is its regions in capture order.
+    ``schedule`` has, for every bucket with graphs of its own, what is captured and what is called on the way.
+    ``variants`` are the sets of graphs that can be known beforehand: what `choices` of specialized params and the
+    presence of optional inputs make, first the one with every default and every input. They are captured when the spec
+    is opened or, with ``when`` first_use, by the first run that needs them. ``unlisted`` are specialized params whose
+    values are not known beforehand: each further value is one more set of graphs, in a bounded cache.
     """
 
     name: str
@@ -203,6 +234,9 @@ class Plan:
     graphs: tuple[Graph, ...]
     spans: tuple[Span, ...]
     sequences: Mapping[str, Sequence]
+    variants: tuple[Variant, ...] = (Variant(),)
+    unlisted: tuple[str, ...] = ()
+    when: Literal["open", "first_use"] = "open"
     digest: str = field(default="", compare=False)
     schedule: tuple[Pass, ...] = field(default=(), compare=False, repr=False)
     dims: Mapping[str, Dim] = field(default_factory=dict, compare=False, repr=False)
@@ -229,6 +263,11 @@ class Plan:
         """For each value of a graph, the last capture of its pool while which it is held; None: for ever."""
         own = (graph.pool, graph.index)
         return {span.value: span.last for span in self.spans if (span.pool, span.first) == own}
+
+    @property
+    def opened(self) -> tuple[Variant, ...]:
+        """The variants that are captured when the spec is opened."""
+        return self.variants if self.when == "open" else self.variants[:1]
 
     @property
     def results(self) -> frozenset[str]:

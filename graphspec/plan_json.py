@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from graphspec.plan import Bucket, BufferPlan, Graph, Plan, RegionPlan, Sequence, Span, Wire
+from graphspec.plan import Bucket, BufferPlan, Graph, Plan, RegionPlan, Sequence, Span, Variant, Wire
 from graphspec.spec import DimSize, FromParam, FromSize, Shape, Update
 
 #: Of the object that `to_json` returns: it changes when a key changes its meaning.
@@ -17,7 +18,8 @@ def to_json(plan: Plan) -> dict[str, Any]:
     """The whole plan as JSON types.
 
     A bucket is ``{dim: size}``, an axis a number or ``"2*batch"``. Wires are one list of
-    ``{region, value, source, producer}``: the edges of the graph of regions.
+    ``{region, value, source, producer}``: the edges of the graph of regions. ``graphs`` are those of one of the
+    ``variants``, each of which has them all.
     """
     return {
         "version": VERSION,
@@ -40,7 +42,19 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "graphs": [_plain(graph) for graph in plan.graphs],
         "spans": [_plain(span) for span in plan.spans],
         "sequences": {name: _plain(sequence, "name") for name, sequence in plan.sequences.items()},
+        **_variants(plan),
     }
+
+
+def _variants(plan: Plan) -> dict[str, Any]:
+    """Where nothing varies, as in most plans, there is nothing to say."""
+    if plan.variants == (Variant(),) and not plan.unlisted:
+        return {}
+    listed = [
+        {"special": {name: _value(value) for name, value in each.special}, "absent": sorted(each.absent)}
+        for each in plan.variants
+    ]
+    return {"variants": listed, "unlisted": list(plan.unlisted), "when": plan.when}
 
 
 def from_json(data: Mapping[str, Any]) -> Plan:
@@ -66,6 +80,9 @@ def from_json(data: Mapping[str, Any]) -> Plan:
         graphs=tuple(Graph(**entry | {"bucket": _bucket(entry["bucket"])}) for entry in data["graphs"]),
         spans=tuple(Span(**entry | {"bucket": _bucket(entry["bucket"])}) for entry in data["spans"]),
         sequences={name: _sequence(name, entry) for name, entry in data["sequences"].items()},
+        variants=tuple(_variant(**entry) for entry in data.get("variants", [{"special": {}, "absent": []}])),
+        unlisted=tuple(data.get("unlisted", ())),
+        when=data.get("when", "open"),
         digest=data["digest"],
     )
 
@@ -129,6 +146,16 @@ def _source(source: FromParam | FromSize | None) -> dict[str, str] | None:
 
 def _bucket(sizes: Mapping[str, int]) -> Bucket:
     return Bucket(tuple(sizes.items()))
+
+
+def _value(value: Any) -> Any:
+    """A value of a param; JSON has no infinity."""
+    return {"float": str(value)} if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _variant(special: Mapping[str, Any], absent: list[str]) -> Variant:
+    values = ((name, float(each["float"]) if isinstance(each, dict) else each) for name, each in special.items())
+    return Variant(frozenset(absent), tuple(values))
 
 
 def _shape(axes: list[int | str] | None) -> Shape | None:

@@ -255,12 +255,13 @@ class Model(_Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CaptureOptions(_Value):
-    """How graphs are captured. ``memory_budget`` is in bytes."""
+    """How graphs are captured. ``memory_budget`` is in bytes; ``when`` is for all variants but the first."""
 
     error_mode: Literal["global", "thread_local", "relaxed"] = "global"
     gc: bool = False
     memory_budget: int | None = None
     max_graphs: int | None = None
+    when: Literal["open", "first_use"] = "open"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cProfile
 import json
+import math
 import pstats
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from graphspec.build_spec import build
 from graphspec.compiler import compile_spec
 from graphspec.document import parse
 from graphspec.errors import InputError
-from graphspec.plan import Bucket, Wire, choose
+from graphspec.plan import Bucket, Variant, Wire, choose
 from graphspec.plan_json import from_json, to_json
 from graphspec.spec import Buckets, Buffer, DimSize, FromParam, FromSize, Model, Name, Region, Spec
 
@@ -442,6 +443,105 @@ def test_the_keys_of_a_plan_in_json_are_these():
 def test_a_plan_of_another_version_is_refused():
     with pytest.raises(ValueError, match="this build reads version 1 of a plan, not 2"):
         from_json(to_json(plan_of(DECODER)) | {"version": 2})
+
+
+# Variants
+
+
+VARIANTS = """
+    graphspec: 1
+    model: {factory: "model.py:build"}
+    dims: {batch: [1, 2]}
+    params:
+      k: {type: int, choices: [1, 2, 4, 9], max: 4, default: 2, specialize: true}
+      sign: {type: float, choices: [0, -0.0, 0.0], specialize: true}
+      plain: {type: int, choices: [1, 2]}
+      unused: {type: int, choices: [1, 2], specialize: true}
+    buffers:
+      x: {shape: [batch], dtype: float32}
+      mask: {shape: [batch], dtype: float32, optional: true}
+      bias: {shape: [batch], dtype: float32, optional: true}
+      y: {role: output, shape: [batch], dtype: float32}
+      z: {role: output, shape: [batch], dtype: float32}
+    regions:
+      a: {call: model.a, inputs: [x, mask, k], outputs: y}
+      b: {call: model.b, inputs: [x, bias, plain, sign], outputs: z}
+    replay: {one: [a], two: [b]}
+"""
+
+
+def test_choices_and_optional_inputs_make_variants_the_one_with_every_default_and_input_first():
+    plan = plan_of(VARIANTS)
+    assert [str(each) for each in plan.variants] == [
+        f"k={k}, sign={sign}{absent}"
+        for k in (2, 1, 4)
+        for sign in (0.0, -0.0)
+        for absent in ("", ", without bias", ", without mask")
+    ]
+    assert plan.opened == plan.variants
+    assert plan.unlisted == ()
+
+
+def test_inputs_of_one_sequence_are_absent_together_those_of_several_are_not():
+    plan = plan_of(VARIANTS.replace("{one: [a], two: [b]}", "[a, b]").replace("specialize: true", ""))
+    assert [sorted(each.absent) for each in plan.variants] == [[], ["bias"], ["mask"], ["bias", "mask"]]
+    eager = plan_of(VARIANTS.replace("outputs: z}", "outputs: z, eager: true}"))
+    assert len(eager.variants) == 18
+
+
+@pytest.mark.parametrize(
+    ("param", "values", "unlisted"),
+    [
+        ("type: bool", [False, True], []),
+        ("type: bool, choices: [true]", [True], []),
+        ("type: str, choices: [none, lora], default: lora", ["lora", "none"], []),
+        ("type: int, min: 1, max: 4", [1], ["k"]),
+        ("type: float, default: 2", [2.0], ["k"]),
+        ("type: float, choices: [.inf, 1]", [math.inf, 1.0], []),
+    ],
+)
+def test_values_that_are_not_listed_are_not_known_beforehand(param, values, unlisted):
+    text = VARIANTS.replace("type: int, choices: [1, 2, 4, 9], max: 4, default: 2", param)
+    plan = plan_of(text.replace("mask, k]", "k]").replace("bias, plain, sign", "plain"))
+    assert [dict(each.special) for each in plan.variants] == [{"k": value} for value in values]
+    assert list(plan.unlisted) == unlisted
+    assert from_json(json.loads(json.dumps(to_json(plan), allow_nan=False))) == plan
+
+
+def test_variants_are_part_of_the_json_and_of_the_digest():
+    plan = plan_of(VARIANTS)
+    data = to_json(plan)
+    assert data["variants"][1] == {"special": {"k": 2, "sign": 0.0}, "absent": ["bias"]}
+    assert (data["unlisted"], data["when"]) == ([], "open")
+    assert len(data["graphs"]) == 4
+    assert from_json(json.loads(json.dumps(data))) == plan
+    assert digest_of(VARIANTS) != digest_of(VARIANTS.replace("[1, 2, 4, 9]", "[1, 2, 9]"))
+    later = plan_of(VARIANTS + "    capture: {when: first_use}\n")
+    assert (later.opened, later.variants) == (plan.variants[:1], plan.variants)
+    assert from_json(to_json(later)) == later
+    assert later.digest != plan.digest
+
+
+def test_variants_are_equal_only_where_one_graph_serves_both():
+    assert Variant(special=(("s", 0.0),)) != Variant(special=(("s", -0.0),))
+    assert Variant(special=(("s", 1),)) != Variant(special=(("s", True),))
+    assert Variant(special=(("s", (1, 2)),)) == Variant(special=(("s", (1, 2)),))
+    assert Variant(special=(("s", math.nan),)) == Variant(special=(("s", math.nan),))
+    assert len({Variant(), Variant(frozenset()), Variant(frozenset({"m"}))}) == 2
+
+
+def test_where_nothing_varies_a_plan_has_one_variant_without_a_name():
+    plan = plan_of(DECODER)
+    assert (plan.variants, str(plan.variants[0]), plan.unlisted) == ((Variant(),), "", ())
+
+
+def test_on_cuda_an_update_that_asks_for_it_makes_a_graph_for_each_choice():
+    text = VARIANTS.replace("outputs: y}", "outputs: y, updates: [UPDATE]}").replace(
+        "k: {type: int, ", "k: {type: int, "
+    )
+    text = text.replace("default: 2, specialize: true", "default: 2")
+    text = text.replace("UPDATE", "{op: aten::mul, arg: other, from: k, strategy: specialize}")
+    assert [len(plan_of(text + f"    device: {each}\n").variants) for each in ("cuda", "npu", "cpu")] == [18, 6, 6]
 
 
 # Choosing a bucket

@@ -91,7 +91,8 @@ LENT = ABC.replace("dtype: float32}\npools", "dtype: float32, copy: false}\npool
 
 @pytest.mark.parametrize(
     ("order", "dead"),
-    [("[A, C]", None), ("[A, C, B]", None), ("[B, A, C]", None), ("[A, C, A]", 2), ("[A, C, A, C]", None), ("[A, C, B, A]", 3)],
+    [("[A, C]", None), ("[A, C, B]", None), ("[B, A, C]", None), ("[A, C, A]", 2), ("[A, C, A, C]", None),
+     ("[A, C, B, A]", 3)],
 )  # fmt: skip
 def test_a_result_without_a_copy_must_outlive_the_run_that_hands_it_out(order, dead):
     text = LENT + f"replay: {{first: [A, C, B], second: {order}}}\n"

@@ -102,7 +102,7 @@ def _execute(plan: Plan, device: str | None, options: RunOptions, progress: Prog
     from graphspec.runtime.runner import open_spec
     from graphspec.runtime.trial.execute import execute
 
-    total = len(plan.graphs)
+    total = len(plan.graphs) * len(plan.opened)
     done = 0
 
     def capturing(event: Any) -> None:

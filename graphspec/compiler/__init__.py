@@ -56,6 +56,7 @@ def _lower(spec: Spec) -> Plan:
     from graphspec.compiler.schedule import capture_schedule, graphs_in, passes, pool_orders
     from graphspec.compiler.sequences import plan_sequences
     from graphspec.compiler.spans import plan_spans
+    from graphspec.compiler.variants import plan_variants, unlisted
     from graphspec.compiler.wires import plan_regions
     from graphspec.plan import Plan
 
@@ -64,6 +65,7 @@ def _lower(spec: Spec) -> Plan:
     sequences = plan_sequences(spec, dims, buckets)
     regions = plan_regions(spec, dims, sequences)
     schedule = capture_schedule(spec, regions, buckets)
+    variants, more = plan_variants(spec), unlisted(spec)
     return Plan(
         name=spec.name,
         device=spec.device,
@@ -75,6 +77,9 @@ def _lower(spec: Spec) -> Plan:
         graphs=graphs_in(schedule),
         spans=plan_spans(spec, regions, schedule),
         sequences=sequences,
+        variants=variants,
+        unlisted=more,
+        when=spec.capture.when if len(variants) > 1 or more else "open",
         schedule=passes(buckets, schedule),
         dims=spec.dims,
         params=spec.params,

@@ -33,10 +33,10 @@ class _Nodes:
 
 
 def _pools(plan: Plan, nodes: _Nodes) -> Iterator[str]:
-    graphs = Counter(graph.region for graph in plan.graphs)
+    sets, graphs = len(plan.opened), Counter(graph.region for graph in plan.graphs)
     for index, (pool, order) in enumerate(plan.pools.items()):
         yield f"  subgraph pool{index}[{_label(f'pool {pool}')}]"
-        yield from (f"    {nodes.region[name]}[{_label(name, _graphs(graphs[name]))}]" for name in order)
+        yield from (f"    {nodes.region[name]}[{_label(name, _graphs(sets * graphs[name]))}]" for name in order)
         yield "  end"
     eager = (region.name for region in plan.regions.values() if region.eager)
     yield from (f"  {nodes.region[name]}([{_label(name, 'eager')}])" for name in eager)

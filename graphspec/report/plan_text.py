@@ -14,17 +14,20 @@ from graphspec.report.units import counted, human_bytes
 #: Longer lists leave their middle out.
 _BUCKETS = 8
 _REGIONS = 12
+_VARIANTS = 24
 
 
 def render(plan: Plan) -> str:
     """The plan as text; a section that has nothing to say is left out."""
-    in_pool = Counter(graph.pool for graph in plan.graphs)
-    of_region = Counter(graph.region for graph in plan.graphs)
-    pools = ((pool, str(in_pool[pool]), shortened(order, _REGIONS)) for pool, order in plan.pools.items())
-    regions = (_region(region, of_region[region.name]) for region in plan.regions.values())
+    opened = len(plan.opened)
+    in_pool = {pool: opened * count for pool, count in Counter(graph.pool for graph in plan.graphs).items()}
+    of_region = {name: opened * count for name, count in Counter(graph.region for graph in plan.graphs).items()}
+    pools = ((pool, str(in_pool.get(pool, 0)), shortened(order, _REGIONS)) for pool, order in plan.pools.items())
+    regions = (_region(region, of_region.get(region.name, 0)) for region in plan.regions.values())
     sections = (
         [_headline(plan)],
         table("capture order", ("buckets", "regions"), _capture_order(plan)),
+        table("variants", ("graphs", "captured"), _variants(plan)),
         table("pools", ("graphs", "regions in capture order"), pools),
         table("regions", ("graphs", "one for each", "updates"), regions),
         table("values", ("made by", "read by", "how"), value_rows(plan)),
@@ -36,13 +39,16 @@ def render(plan: Plan) -> str:
 
 
 def _headline(plan: Plan) -> str:
+    graphs, pools = len(plan.graphs) * len(plan.opened), len({graph.pool for graph in plan.graphs})
     facts = [
-        f"{counted(len(plan.graphs), 'graph')} in {counted(len({graph.pool for graph in plan.graphs}), 'pool')}",
+        f"{counted(graphs, 'graph')} in {counted(pools, 'pool')}",
         f"{human_bytes(_static_bytes(plan))} of static buffers",
         f"device {plan.device}",
     ]
     if plan.buckets != (Bucket(),):
         facts.insert(1, counted(len(plan.buckets), "bucket"))
+    if len(plan.variants) > 1:
+        facts.insert(-2, counted(len(plan.variants), "variant"))
     return f"{plan.name}: {', '.join(facts)}"
 
 
@@ -56,6 +62,19 @@ def _capture_order(plan: Plan) -> Iterator[tuple[str, ...]]:
             places = str(first) if first == last else f"{first}-{last}"
             yield places, _bucket_list(buckets), shortened(regions, _REGIONS)
         first = last + 1
+
+
+def _variants(plan: Plan) -> Iterator[tuple[str, ...]]:
+    """One row for each variant, where a spec has several or cannot list them."""
+    if len(plan.variants) == 1 and not plan.unlisted:
+        return
+    count = str(len(plan.graphs))
+    for at, variant in enumerate(plan.variants[:_VARIANTS]):
+        yield str(variant) or "every input", count, "" if at < len(plan.opened) else "by the first run that needs it"
+    if len(plan.variants) > _VARIANTS:
+        yield f"... ({len(plan.variants)} in all)", ""
+    for name in plan.unlisted:
+        yield f"{name}: each further value", count, "by the first run that has it, in a bounded cache"
 
 
 def _captured_at(plan: Plan) -> Iterator[tuple[Bucket, tuple[str, ...]]]:

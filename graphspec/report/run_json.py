@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from graphspec.report.run_values import RunReport
+from graphspec.report.run_values import ReportedGraph, RunReport
 
 
 def to_json(report: RunReport) -> dict[str, Any]:
@@ -16,13 +17,19 @@ def to_json(report: RunReport) -> dict[str, Any]:
         "graphspec": report.version,
         "spec": report.spec,
         "device": report.device,
-        "graphs": [asdict(graph) for graph in report.graphs],
+        "graphs": _graphs(report.graphs),
         "check": {"status": report.check.status, "max_abs_diff": report.check.max_abs_diff},
         "replay": {"steps": report.steps, "median_us": total.replay_us, "p95_us": total.replay_p95_us},
         "eager": {"median_us": total.eager_us},
         "outputs": {name: {**asdict(output), "shape": list(output.shape)} for name, output in report.outputs.items()},
         "stats": asdict(report.counts),
     }
+
+
+def _graphs(graphs: Sequence[ReportedGraph]) -> list[dict[str, Any]]:
+    """Each graph; with its variant where there are several."""
+    left_out = set() if any(graph.variant for graph in graphs) else {"variant"}
+    return [{key: value for key, value in asdict(graph).items() if key not in left_out} for graph in graphs]
 
 
 def render(report: RunReport) -> str:

@@ -44,13 +44,13 @@ def _headline(report: RunReport) -> str:
 
 def _captured(graphs: tuple[ReportedGraph, ...]) -> list[str]:
     rows = [
-        (g.region, sizes(g.bucket), g.pool, f"{g.operators:,}", human_bytes(g.bytes), seconds(g.capture_s))
+        (g.region, sizes(g.bucket), g.variant, g.pool, f"{g.operators:,}", human_bytes(g.bytes), seconds(g.capture_s))
         for g in graphs
     ]
     if len(rows) > _GRAPHS:
         left_out = len(rows) - _GRAPHS
-        rows = [*rows[: _GRAPHS // 2], (f"... {left_out:,} more", "", "", "", "", ""), *rows[-(_GRAPHS // 2) :]]
-    return table("captured", ("bucket", "pool", "operators", "memory", "time"), rows)
+        rows = [*rows[: _GRAPHS // 2], (f"... {left_out:,} more", "", "", "", "", "", ""), *rows[-(_GRAPHS // 2) :]]
+    return table("captured", ("bucket", "variant", "pool", "operators", "memory", "time"), rows)
 
 
 def _check(check: Check, paint: Paint) -> Iterator[str]:

@@ -9,7 +9,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class ReportedGraph:
-    """One graph: what was captured, in which pool, at what cost. ``capture_s`` in seconds."""
+    """One graph: what was captured, in which pool, at what cost. ``capture_s`` in seconds.
+
+    ``variant`` is the text of the plan's variant it belongs to; empty where a spec has one.
+    """
 
     region: str
     bucket: Mapping[str, int]
@@ -17,6 +20,7 @@ class ReportedGraph:
     operators: int
     bytes: int
     capture_s: float
+    variant: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from graphspec.compiler.dims import region_dims
+from graphspec.compiler.variants import MOST_VARIANTS, count_variants
 from graphspec.errors import Diagnostic, KeyPath
 from graphspec.finding import finding
 from graphspec.report.units import counted, human_bytes
@@ -19,6 +20,7 @@ STREAM_BUDGET = 2048
 #: More combinations than any device could capture: planning them would only take long.
 MOST_COMBINATIONS = 100_000
 _LISTED = 24
+_LATER = "drop some `choices`, make fewer inputs optional, or capture at first use: `capture: {when: first_use}`"
 
 
 def uncuttable_results(spec: Spec) -> Iterator[Diagnostic]:
@@ -62,15 +64,30 @@ def too_many(spec: Spec) -> Iterator[Diagnostic]:
                       hint="list the combinations you need under `buckets`")  # fmt: skip
         return
     dims = {name: each for name, each in region_dims(spec).items() if _is_captured(spec, name)}
-    total, limit = _graphs(spec, dims, {}), spec.capture.max_graphs
+    variants = _variants(spec)
+    each, limit = _graphs(spec, dims, {}), spec.capture.max_graphs
+    total = each * variants
     if limit is not None and total > limit:
-        message = f"{_product(dims, total)}, and `capture.max_graphs` is {limit:,}"
-        yield finding(spec.document, "GS407", message, ("capture", "max_graphs"), hint=_fewer(spec, dims, limit))
+        message = f"{_product(dims, each, variants)}, and `capture.max_graphs` is {limit:,}"
+        hint = _fewer(spec, dims, limit, variants)
+        yield finding(spec.document, "GS407", message, ("capture", "max_graphs"), hint=hint)
     elif total > STREAM_BUDGET and spec.device.startswith(("npu", "auto")):
-        message = f"{_product(dims, total)}, and an NPU has about {STREAM_BUDGET:,} streams, one for each graph"
+        message = (
+            f"{_product(dims, each, variants)}, and an NPU has about {STREAM_BUDGET:,} streams, one for each graph"
+        )
         yield finding(spec.document, "GS407", message, _largest_place(spec, dims), key=True,
-                      hint=_fewer(spec, dims, STREAM_BUDGET),
+                      hint=_fewer(spec, dims, STREAM_BUDGET, variants),
                       severity="error" if spec.device.startswith("npu") else "warning")  # fmt: skip
+    elif variants > MOST_VARIANTS:
+        message = f"the choices of specialized params and the optional inputs make {variants:,} variants of every graph"
+        yield finding(spec.document, "GS407", message, ("regions",), key=True, hint=_LATER)
+
+
+def _variants(spec: Spec) -> int:
+    """How many sets of graphs are captured when the spec is opened."""
+    if spec.capture.when != "open" or not (spec.params or any(each.optional for each in spec.buffers.values())):
+        return 1
+    return count_variants(spec)
 
 
 def _is_captured(spec: Spec, name: str) -> bool:
@@ -88,11 +105,13 @@ def _graphs(spec: Spec, dims: Mapping[str, tuple[str, ...]], kept: Mapping[str, 
     return sum(counts[used] for used in dims.values())
 
 
-def _product(dims: Mapping[str, tuple[str, ...]], total: int) -> str:
+def _product(dims: Mapping[str, tuple[str, ...]], total: int, variants: int) -> str:
     each = total // len(dims)
+    with_variants = f" x {counted(variants, 'variant')}" if variants > 1 else ""
+    graphs = counted(total * variants, "graph")
     if each * len(dims) == total and len(set(dims.values())) == 1:
-        return f"{counted(len(dims), 'region')} x {counted(each, 'bucket')} make {counted(total, 'graph')}"
-    return f"{counted(len(dims), 'region')} with all their buckets make {counted(total, 'graph')}"
+        return f"{counted(len(dims), 'region')} x {counted(each, 'bucket')}{with_variants} make {graphs}"
+    return f"{counted(len(dims), 'region')} with all their buckets{with_variants} make {graphs}"
 
 
 def _widest(spec: Spec, dims: Mapping[str, tuple[str, ...]]) -> str | None:
@@ -109,8 +128,10 @@ def _largest_place(spec: Spec, dims: Mapping[str, tuple[str, ...]]) -> KeyPath:
     return ("regions",) if widest is None else ("dims", widest)
 
 
-def _fewer(spec: Spec, dims: Mapping[str, tuple[str, ...]], limit: int) -> str:
+def _fewer(spec: Spec, dims: Mapping[str, tuple[str, ...]], limit: int, variants: int) -> str:
     """Which sizes to drop: those whose next larger size is nearest, so that padding grows least."""
+    if variants > 1:
+        return f"{_LATER}, or drop some sizes"
     if spec.buckets is not None:
         return "list fewer combinations under `buckets`"
     widest = _widest(spec, dims)

@@ -8,7 +8,7 @@ import warnings
 from functools import cached_property
 from typing import Final
 
-from graphspec.files import why_unreadable
+from graphspec.files import problem
 from graphspec.spec import Region, Spec
 
 #: Modules whose functions write into an argument only where a call says so.
@@ -49,7 +49,7 @@ class Writing:
         """The syntax of the file; nothing where it cannot be read."""
         file = self._spec.model.factory.rpartition(":")[0]
         path = self._spec.folder / file
-        if self._spec.document is None or not file.endswith(".py") or why_unreadable(path) is not None:
+        if self._spec.document is None or not file.endswith(".py") or problem(path) is not None:
             return []
         try:
             with warnings.catch_warnings():
