@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from graphspec.errors import Diagnostic, SpecError
+from graphspec.finding import shortened
 from graphspec.reading import characters
 from graphspec.reading.compose import TAG, compose
 from graphspec.reading.construct import Constructor, Members
@@ -137,4 +138,5 @@ def _shown(node: yaml.Node) -> str:
         return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
     if not node.value and not node.style:
         return "blank"
-    return f"the text '{node.value}'" if node.tag == TAG + "str" else node.value
+    shown = shortened(node.value)
+    return f"the text '{shown}'" if node.tag == TAG + "str" else shown

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 from graphspec.errors import Diagnostic, KeyPath, Severity
 
+#: More of one name tells a reader nothing.
+_SHOWN = 60
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -55,5 +58,10 @@ def dotted(path: KeyPath) -> str:
     """``path`` as messages show it: ``regions.decode.updates[0].op``."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        text += f"[{part}]" if isinstance(part, int) else f".{shortened(part)}" if text else shortened(part)
     return text
+
+
+def shortened(name: str) -> str:
+    """A name of a spec as messages show it: the beginning of a very long one."""
+    return name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."

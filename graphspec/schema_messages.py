@@ -11,7 +11,7 @@ from graphspec.document import Document
 from graphspec.dtypes import likely
 from graphspec.errors import Diagnostic, KeyPath
 from graphspec.examples import flow, own
-from graphspec.finding import dotted, finding
+from graphspec.finding import dotted, finding, shortened
 from graphspec.nearest import did_you_mean, nearest
 from graphspec.report.units import alternatives, counted
 from graphspec.schema_keys import homes
@@ -26,7 +26,6 @@ _KINDS: Mapping[str, str] = {
 }
 _BOOLEAN_WORDS = frozenset({"yes", "no", "on", "off", "y", "n", "true", "false"})
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
-_SHOWN = 60
 _KEYS_SHOWN = 14
 
 
@@ -51,7 +50,7 @@ def shown(value: Any) -> str:
     if isinstance(value, int | float):
         return f"the number {value}"
     if isinstance(value, str):
-        return f"the text '{value if len(value) <= _SHOWN else value[:_SHOWN] + '...'}'"
+        return f"the text '{shortened(value)}'"
     if isinstance(value, list):
         return "a list" if value else "an empty list"
     return "a mapping" if value else "an empty mapping"
@@ -69,10 +68,12 @@ def _unknown_keys(error: Any, document: Document, path: KeyPath) -> Iterator[Dia
             hint = _belongs(key) or did_you_mean(key, keys, f"the keys here are {listed}")
             if key.endswith(")"):  # the rest of `(4, 8)`, which YAML reads as two entries
                 hint = "a list needs square brackets, such as [4, 8]"
-            yield finding(document, "GS101", f"unknown key `{key}` {where}", (*path, key), key=True, hint=hint)
+            message = f"unknown key `{shortened(key)}` {where}"
+            yield finding(document, "GS101", message, (*path, key), key=True, hint=hint)
         else:
             hint = "use letters, digits and `_`, beginning with a letter or `_`"
-            yield finding(document, "GS110", f"'{key}' {where} is not a name", (*path, key), key=True, hint=hint)
+            message = f"'{shortened(key)}' {where} is not a name"
+            yield finding(document, "GS110", message, (*path, key), key=True, hint=hint)
 
 
 def _belongs(key: str) -> str | None:
@@ -218,7 +219,15 @@ def _how(error: Any, document: Document) -> str | None:
         path = tuple(error.absolute_path)
         examples = dict.fromkeys(flow(own(each, document.data, path)) for each in error.schema["x-examples"])
         hint = f"write, for example, {' or '.join(examples)}"
-    return hint
+    return hint or _plainly(error.schema, kinds)
+
+
+def _plainly(schema: Mapping[str, Any], kinds: list[str]) -> str | None:
+    """How to write a value of these kinds, where there is no example."""
+    keys = sorted(schema.get("properties", {}))
+    if "object" in kinds and keys:
+        return f"write it as {{key: value}}; its keys are {', '.join(keys[:_KEYS_SHOWN])}"
+    return f"write {' or '.join(_KINDS[kind] for kind in kinds)}" if kinds else None
 
 
 def _how_text(error: Any, value: str, kinds: list[str]) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from textwrap import dedent
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphspec.build_spec import build
@@ -567,6 +567,7 @@ def test_an_exact_dim_takes_only_its_own_sizes(size, taken):
     assert chosen == (None if taken is None else Bucket((("n", taken),)))
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, unique=True),
     st.tuples(st.integers(0, 6), st.integers(0, 6)),

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from graphspec.errors import Diagnostic, SpecError
+from graphspec.finding import shortened
 from graphspec.reading import characters, places
 from graphspec.reading.compose import TAG, VARIABLE, core_tag, variable_finding
 
@@ -115,9 +116,10 @@ class Constructor:
                 key = key_node.value  # under its text, so that what follows is judged with it there
             if key in local:
                 first = local[key][0].start_mark
-                message = f"the key `{key}` appears twice in this mapping, first at line {first.line + 1}, column "
+                place = f"line {first.line + 1}, column {first.column + 1}"
+                message = f"the key `{shortened(key)}` appears twice in this mapping, first at {place}"
                 hint = "use one `<<` with a list: [*a, *b]" if key == "<<" else "remove one of the two"
-                self._report("GS006", f"{message}{first.column + 1}", key_node, hint)
+                self._report("GS006", message, key_node, hint)
                 continue
             local[key] = (key_node, value_node)
         merged = self._merged(local)
@@ -150,13 +152,13 @@ class Constructor:
         if not isinstance(node, yaml.ScalarNode):
             self._report("GS013", "a list or mapping cannot be a key", node, "write a text key")
             return
-        shown = (
-            f"`{node.value}` is read as {_KINDS[type(self._scalar(node))]}" if node.value else "this is an empty key"
-        )
+        shown = "this is an empty key"
+        if node.value:
+            shown = f"`{shortened(node.value)}` is read as {_KINDS[type(self._scalar(node))]}"
         if isinstance(value, yaml.ScalarNode) and not value.value:  # `{shape: 4, 8}` is two entries
             hint = "a list needs square brackets, such as [4, 8]"
         elif node.value and places.takes_any_key(self._path):
-            hint = f'quote it: "{node.value}"'
+            hint = f'quote it: "{shortened(node.value)}"'
         else:
             hint = "write a name: letters, digits and `_`, beginning with a letter or `_`"
         self._report("GS013", f"{shown}, and a key must be text", node, hint)
@@ -172,7 +174,7 @@ class Constructor:
         actual = core_tag(text)
         if actual != tag and (actual, tag) != (TAG + "int", TAG + "float"):
             kind = tag.removeprefix(TAG)
-            self._report("GS009", f"`{text}` is not what its tag !!{kind} says", node, "remove the tag")
+            self._report("GS009", f"`{shortened(text)}` is not what its tag !!{kind} says", node, "remove the tag")
             return text
         if len(text) > _MAX_DIGITS:
             self._report("GS013", f"a number of {len(text)} characters is not supported", node, "shorten it")

@@ -11,6 +11,8 @@ from graphspec.report.units import counted
 _BREAK = re.compile(r"\r\n|\r|\n")
 _TOKEN = re.compile(r"\"[^\"]*\"|'[^']*'|[^\s,\[\]{}:]+|.")
 _WIDTH = 140
+#: What begins a command of a terminal, which a line of a file must not give.
+_NO_COMMANDS = {0x1B: "\ufffd", 0x9B: "\ufffd"}
 _COLOURS: Mapping[str, str] = {"error": "31", "warning": "33", "bold": "1", "faint": "2"}
 
 
@@ -34,12 +36,24 @@ def _one(finding: Diagnostic, lines: Sequence[str], *, colour: bool) -> str:
     place = ":".join(str(part) for part in (finding.file, finding.line, finding.column) if part is not None)
     severity = _painted(f"{finding.severity}[{finding.code}]", finding.severity, colour=colour)
     head = f"{_painted(place, 'bold', colour=colour)}: {severity}" if place else severity
-    text = f"{head}: {finding.message}\n"
+    text = f"{head}: {_visible(finding.message)}\n"
     if finding.line is not None and 0 < finding.line <= len(lines):
         text += _snippet(lines[finding.line - 1], finding.line, finding.column, finding.severity, colour=colour)
     if finding.hint is not None:
-        text += f"  fix: {finding.hint}\n"
+        text += f"  fix: {_visible(finding.hint)}\n"
     return text
+
+
+def _visible(text: str) -> str:
+    """``text`` with what shows nothing, or commands a terminal, as escapes; further lines of it are indented."""
+    if text.isprintable():
+        return text
+    lines = ("".join(each if each.isprintable() else _escaped(each) for each in line) for line in text.split("\n"))
+    return "\n    ".join(lines)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def _snippet(line: str, number: int, column: int | None, severity: str, *, colour: bool) -> str:
@@ -49,7 +63,7 @@ def _snippet(line: str, number: int, column: int | None, severity: str, *, colou
     if len(line) > _WIDTH and start > _WIDTH // 2:  # keep the place in sight in a very long line
         cut = start - _WIDTH // 2
         line, start = "..." + line[cut:], start - cut + 3
-    text = f"{gutter}{line[:_WIDTH].rstrip()}\n"
+    text = f"{gutter}{line[:_WIDTH].rstrip().translate(_NO_COMMANDS)}\n"
     if column is None:
         return text
     token = _TOKEN.match(line, start)
