@@ -293,7 +293,7 @@ def choose(sequence: Sequence, sizes: Mapping[str, int], exact: Collection[str] 
         if dim not in sizes and len({bucket[dim] for bucket in sequence.buckets}) > 1:
             raise InputError(
                 f"sequence {sequence.name!r} needs a size for dim {dim!r}, and no input of the run has one",
-                hint=f"give an input whose shape names {dim!r}, or the size itself",
+                hint=f"give an input whose shape names {dim!r}",
             )
     return next((bucket for bucket in sequence.buckets if _fits(bucket, sizes, exact)), None)
 

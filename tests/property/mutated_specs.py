@@ -53,9 +53,9 @@ _NASTY = (
     b"~", b"", b"null", b"true", b"off", b"-1", b"0", b"1e400", b"-0.0", b".nan", b".inf", b"[]", b"{}", b"[[[", b"}",
     b"*a", b"&a ", b"<<: *a", b"!!int ", b"!x ", b"2*batch", b"0*n", b"x-", b"? ", b"- ", b": ", b"|\n", b">-\n", b"'",
     b'"', b"#", b"%", b"\t", b"\r", b"\x00", b"\x07", b"\x1b[31m", b"\xff", b"\xc2\xa0", b"\xe2\x80\x9c",
-    b"\xef\xbb\xbf", b"\xe2\x80\xa8", b"\xf0\x9f\x98\x80", b"9" * 30, b"9" * 500, b"a" * 300, b"--- ", b"...", b"${X}", b"\\u0000",
-    b"\\e[31m", b"999999999999", b"0x7fffffffffffffff", b"1_000", b"{const: ~}", b"[1, [2]]", b"_", b"a.b:c",
-    b"model.*", b"self.forward", b"batch", b"model",
+    b"\xef\xbb\xbf", b"\xe2\x80\xa8", b"\xf0\x9f\x98\x80", b"9" * 30, b"9" * 500, b"a" * 300, b"--- ", b"...", b"${X}",
+    b"\\u0000", b"\\e[31m", b"999999999999", b"0x7fffffffffffffff", b"1_000", b"{const: ~}", b"[1, [2]]", b"_",
+    b"a.b:c", b"model.*", b"self.forward", b"batch", b"model",
 )  # fmt: skip
 _VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2, 10**20, -(10**20), 0.5, -0.0, float("nan"), float("inf"), "", "x", "batch", "model",
