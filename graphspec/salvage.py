@@ -7,7 +7,7 @@ only what cannot be a consequence of the first mistake: in doubt nothing.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,7 +43,7 @@ _CONSEQUENCES: Mapping[tuple[str, ...], frozenset[str]] = {
 _DOUBT: Mapping[str, int] = {"regions": 3}
 
 
-def further_findings(document: Document, refused: Iterable[Diagnostic]) -> list[Diagnostic]:
+def further_findings(document: Document, refused: Sequence[Diagnostic]) -> list[Diagnostic]:
     """The findings of the rules that stand whatever the ``refused`` places should have said."""
     data = copy.deepcopy(document.data)
     repaired: dict[KeyPath, KeyPath] = {}  # what was taken away, and the part of the document that is in doubt for it
@@ -59,6 +59,10 @@ def further_findings(document: Document, refused: Iterable[Diagnostic]) -> list[
         return []
     spec = build(replace(document, data=data))
     hidden = {code for path in repaired for code in _consequences(path)}
+    misplaced = (str(each.path[-1]) for each in refused if each.code == "GS101")
+    hidden = hidden.union(*(_CONSEQUENCES.get((key,), ()) for key in misplaced))
+        code for each in refused if each.code == "GS101" for code in _CONSEQUENCES.get((str(each.path[-1]),), ())
+    }
     found = (each for rule in RULES for each in rule(spec))
     return [each for each in found if _stands(each, repaired.values(), hidden)]
 
