@@ -61,8 +61,6 @@ def further_findings(document: Document, refused: Sequence[Diagnostic]) -> list[
     hidden = {code for path in repaired for code in _consequences(path)}
     misplaced = (str(each.path[-1]) for each in refused if each.code == "GS101")
     hidden = hidden.union(*(_CONSEQUENCES.get((key,), ()) for key in misplaced))
-        code for each in refused if each.code == "GS101" for code in _CONSEQUENCES.get((str(each.path[-1]),), ())
-    }
     found = (each for rule in RULES for each in rule(spec))
     return [each for each in found if _stands(each, repaired.values(), hidden)]
 

@@ -70,8 +70,7 @@ def test_mistakes_of_the_text_the_schema_and_the_rules_come_together(inspect):
         "regions: {f: {inputs: [{const: 1}], outputs: y}}",
         "regions: {f: {call: model, updates: [{op: aten::mul}]}}",
         "region: {f: {call: model, outputs: y}}",
-        "seed: 1\ncheck: {dims: {n: 4}}\nbuffers: {x: {shape: [n], dtype: int8}}\n"
-        "regions: {f: {call: model, inputs: [x], outputs: y}}",
+        "check: {dims: {n: 4}}\nbuffers: {x: {shape: [n], dtype: int8}}\nregions: {f: {call: model, inputs: [x]}}",
         "regions: {f: {call: model, inputs: [p], outputs: y, params: {p: {type: int}}}}",
         "capture: {buffers: {x: {shape: [4], dtype: int8}}}\nregions: {f: {call: model, inputs: [x], outputs: y}}",
         "regions: {f: {call: model, outputs: y}}\nreplay: {a: f}",
