@@ -23,6 +23,16 @@ def absolute(path: Path) -> str:
         return str(path)
 
 
+def leave_deleted_folder() -> bool:
+    """Go elsewhere if the working directory was deleted: libraries of torch would end the process. Whether it was."""
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        os.chdir("/")
+        return True
+    return False
+
+
 def is_there(path: Path) -> bool:
     """Whether there is something at a path. A name that the system refuses leads to nothing."""
     return os.path.exists(path)  # noqa: PTH110  that of Path raises for some names

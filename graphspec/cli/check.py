@@ -14,6 +14,7 @@ from graphspec.cli import devices
 from graphspec.cli.output import coloured, prints_on_stderr
 from graphspec.cli.progress import Progress
 from graphspec.errors import Diagnostic
+from graphspec.files import leave_deleted_folder
 from graphspec.loading import inspect
 from graphspec.report import check_text
 from graphspec.report.check_values import CheckReport
@@ -47,6 +48,7 @@ def command(ctx: click.Context, spec: Path, device: str | None, style: str) -> N
 
 
 def _traced(loaded: language.Spec) -> CheckReport:
+    leave_deleted_folder()
     from graphspec.runtime.check import check_spec
 
     done = 0

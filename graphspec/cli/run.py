@@ -14,6 +14,7 @@ from graphspec.cli import devices, pairs
 from graphspec.cli.output import coloured, prints_on_stderr
 from graphspec.cli.progress import Progress
 from graphspec.errors import CheckError, InputError
+from graphspec.files import leave_deleted_folder
 from graphspec.loading import load_plan
 from graphspec.plan import Plan
 from graphspec.report import run_json, run_text
@@ -67,7 +68,7 @@ def command(  # noqa: PLR0917  one argument for each flag
         pairs.split(param_pairs, "--param", plan.params, "param"),
         pairs.split(dim_pairs, "--dim", _bucketed(plan), "bucketed dim"),
     )
-    _refuse_output(output)
+    _refuse_output(output, nowhere=leave_deleted_folder())
     _refuse_nothing_to_run(plan)
     options = _options(plan, named, steps=steps, check=check)
     with prints_on_stderr(), Progress() as progress:
@@ -122,9 +123,11 @@ def _bucketed(plan: Plan) -> list[str]:
     return [name for name, dim in plan.dims.items() if isinstance(dim, language.Buckets)]
 
 
-def _refuse_output(output: Path | None) -> None:
-    """Refuse what cannot be written before minutes of work, not after."""
+def _refuse_output(output: Path | None, *, nowhere: bool) -> None:
+    """Refuse what cannot be written before minutes of work, not after. ``nowhere``: there is no working directory."""
     if output is not None:
+        if nowhere and not output.is_absolute():
+            raise InputError("--output: the working directory was deleted", hint="give the full path of the file")
         from graphspec.runtime.values.files import refuse_unwritable
 
         refuse_unwritable(output)

@@ -135,6 +135,18 @@ def test_a_deleted_working_directory_is_no_reason_to_fail(text, tmp_path):
         assert (done.returncode, done.stderr) == (1, "")
 
 
+def test_a_model_runs_from_a_deleted_working_directory_and_writes_nothing_into_another(tmp_path):
+    (tmp_path / "model.py").write_text("import torch\n\n\ndef build():\n    return torch.nn.Linear(2, 2)\n")
+    (tmp_path / "spec.yaml").write_text(GOOD)
+    command = f"{sys.executable} -m graphspec run --device cpu --steps 1 --no-check {tmp_path / 'spec.yaml'}"
+    script = f"mkdir gone; cd gone; rmdir ../gone; {command}; echo $?; {command} --output y.npz; echo $?"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, env=environment)
+    assert [line for line in done.stdout.splitlines() if line.isdigit()] == ["0", "2"]
+    assert "--output: the working directory was deleted" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     "place",
     ["factory: NAME.py:build", "factory: FOLDER/model.py:build", "weights: NAME.pt", "sample: {file: NAME.npy}",
