@@ -104,9 +104,9 @@ def _check_version(root: yaml.Node, file: str) -> None:
     if not isinstance(root, yaml.MappingNode):
         kind = "a list" if isinstance(root, yaml.SequenceNode) else f"`{root.value[:40]}`"
         line, column = root.start_mark.line + 1, root.start_mark.column + 1
-        if isinstance(root, yaml.ScalarNode) and root.tag == TAG + "null":
-            raise SpecError([Diagnostic("GS003", "the file holds no spec: it is empty", file=file, line=line,
-                                        column=column, hint="start with the one in README.md")])  # fmt: skip
+        if isinstance(root, yaml.ScalarNode) and root.tag == TAG + "null":  # it may begin behind the last line
+            raise SpecError([Diagnostic("GS003", "the file holds no spec: it is empty", file=file, line=1, column=1,
+                                        hint="start with the one in README.md")])  # fmt: skip
         message = f"a spec is a mapping of keys, and this file holds {kind}"
         raise SpecError([Diagnostic("GS003", message, file=file, line=line, column=column,
                                     hint="begin with `graphspec: 1`")])  # fmt: skip

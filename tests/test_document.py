@@ -237,6 +237,12 @@ def test_a_number_of_a_thousand_digits_is_refused():
     assert only(f"a: {'9' * 5000}").code == "GS013"
 
 
+@pytest.mark.parametrize("text", ["", "# only this\n", "---\n", "# this\n--- # and that\n\n\n", "~", "\n\n", "--- ~\n"])
+def test_a_file_that_holds_nothing_is_reported_at_its_beginning(text):
+    finding = only(text, head="")
+    assert (finding.code, finding.line, finding.column) == ("GS003", 1, 1)
+
+
 def test_a_byte_order_mark_and_windows_line_ends_are_accepted(tmp_path):
     path = tmp_path / "spec.yaml"
     path.write_bytes(b"\xef\xbb\xbfgraphspec: 1\r\na: [1,\r\n  2]\r\nb: x\r\n")
