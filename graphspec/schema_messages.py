@@ -33,7 +33,7 @@ def findings_of(error: Any, document: Document) -> Iterator[Diagnostic]:
     """The findings of one ``jsonschema.ValidationError``: one, except where several keys are unknown or missing."""
     path: KeyPath = tuple(error.absolute_path)
     about = error.validator or "false"
-    if error.instance is None and about not in {"additionalProperties", "required"}:
+    if error.instance is None and about not in {"additionalProperties", "required", "false"}:
         place = dotted(path)
         yield finding(document, "GS107", f"`{place}` is blank", path, key=True,
                       hint=f"give it {_wanted(error, document)}, or remove the line")  # fmt: skip

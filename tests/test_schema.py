@@ -227,9 +227,27 @@ def test_one_mistake_in_a_value_of_several_kinds_is_one_finding_at_its_place(tex
     assert found(spec_text) == [(code, ("regions", "f", "inputs", *path))]
 
 
-@pytest.mark.parametrize("text", ["5", "[1, 0]", "[x]", "1.0", "{sizes: 1}", "{from: 1}", "{exact: true}", "{step: 2}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "5",
+        "[1, 0]",
+        "[x]",
+        "1.0",
+        "{sizes: 1}",
+        "{from: 1}",
+        "{exact: true}",
+        "{step: 2}",
+        "{sizes: ~, from: 1, to: 2}",
+    ],
+)
 def test_a_wrong_dim_is_one_finding(text):
     assert len(found(HEAD + REGION + f"dims: {{batch: {text}}}")) == (0 if text == "5" else 1)
+
+
+def test_a_blank_value_where_none_may_stand_is_found_too():
+    text = HEAD + REGION + "dims: {batch: {sizes: ~, from: 1, to: 2}}"
+    assert {code for code, _ in found(text)} == {"GS107", "GS109"}
 
 
 @pytest.mark.parametrize("text", ["", "~", "null"])

@@ -29,7 +29,16 @@ class _Nodes:
         self.region = {name: f"r{index}" for index, name in enumerate(plan.regions)}
         self.buffer = {name: f"b{index}" for index, name in enumerate(plan.buffers)}
         params = dict.fromkeys(param for sequence in plan.sequences.values() for param in sequence.params)
+        params |= dict.fromkeys(_drawn_params(plan))  # those of regions that no sequence replays
         self.param = {name: f"p{index}" for index, name in enumerate(params)}
+
+
+def _drawn_params(plan: Plan) -> Iterator[str]:
+    """The params that something drawn is filled from."""
+    for region in plan.regions.values():
+        yield from (wire.value for wire in region.reads if wire.source == "param")
+        yield from (update.param for update in region.updates)
+    yield from (buffer.source.param for buffer in _touched(plan) if isinstance(buffer.source, FromParam))
 
 
 def _pools(plan: Plan, nodes: _Nodes) -> Iterator[str]:

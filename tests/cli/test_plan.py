@@ -87,6 +87,20 @@ def test_no_name_of_a_spec_is_syntax_of_the_flowchart(name):
     assert all(map(MERMAID.fullmatch, plan_mermaid.render(compile_spec(spec)).splitlines()))
 
 
+def test_params_of_a_region_that_nothing_replays_are_drawn_too(tmp_path):
+    (tmp_path / "model.py").write_text("def build(): ...\n")
+    (tmp_path / "spec.yaml").write_text(
+        "graphspec: 1\nmodel: {factory: model.py:build}\nparams: {n: {type: int}, k: {type: int}, m: {type: int}}\n"
+        "buffers: {x: {shape: [2], dtype: float32}, lens: {shape: [], dtype: int64, from: n}}\nregions:\n"
+        "  f: {call: model.f, inputs: [x], outputs: y}\n"
+        "  g: {call: model.g, inputs: [lens, m], outputs: z, updates: [{op: aten::mul, arg: other, from: k}]}\n"
+        "replay: [f]\n"
+    )
+    drawn = planned(tmp_path / "spec.yaml", "--format", "mermaid")
+    assert all(map(MERMAID.fullmatch, drawn.splitlines()))
+    assert all(f'"{name}<br>param"' in drawn for name in "nkm")
+
+
 def test_findings_are_raised_as_one_error_for_the_command_line_to_print(tmp_path):
     text = (PLANS / "decoder-step.yaml").read_text().replace("[embed, decode, sample]", "[decode, embed, sample]")
     (tmp_path / "spec.yaml").write_text(text)
