@@ -170,7 +170,7 @@ def test_a_state_whose_attribute_cannot_be_read_is_refused_with_the_models_own_e
     path.write_text(path.read_text().replace("buffers:", "buffers:\n  kept: {role: state, attr: model.broken}"))
     assert main([*command, str(path)]) in {1, 3}
     captured = capsys.readouterr()
-    assert "a state of the model: reading 'broken' failed: ValueError: no such part" in captured.out + captured.err
+    assert "buffer 'kept': reading 'broken' failed: ValueError: no such part" in captured.out + captured.err
     assert "a reason of its own" not in captured.err
 
 

@@ -373,6 +373,20 @@ def test_a_helper_that_fails_fails_by_its_own_exception_and_is_tried_again(tmp_p
     assert sys.path == before
 
 
+@pytest.mark.parametrize("error", ["ImportError", "ImportError('own')", "ImportError('own', name='x')", "SyntaxError"])
+def test_an_import_error_of_a_helpers_own_is_its_own(tmp_path, error):
+    path = folder(
+        tmp_path / "a", top="from helper import K", helper=f"raise {error}" if "(" in error else f"raise {error}()"
+    )
+    with pytest.raises(ModelError, match=rf"failed: {error[:11]}"):
+        opened(path)
+    path = folder(
+        tmp_path / "a", top="try:\n    from helper import K\nexcept ImportError:\n    K = 2", helper="raise ImportError"
+    )
+    with opened(path) as runner:
+        assert factor(runner) == 2
+
+
 @pytest.mark.usefixtures("unimported")
 @pytest.mark.parametrize("end", ["pass", "raise KeyError('own')"])
 @pytest.mark.parametrize(

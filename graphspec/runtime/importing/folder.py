@@ -110,8 +110,8 @@ class ModelFolder:
         if module is None and path.stem.isidentifier():
             with contextlib.suppress(ModuleNotFoundError), self.visible():
                 module = self.import_(path.stem, fromlist=("__name__",))
-        is_this = module is not None and Path(str(module.__file__)).name == path.name and is_current(module)
-        return module if is_this else None
+        is_this = Path(str(getattr(module, "__file__", None))).name == path.name
+        return module if module is not None and is_this and is_current(module) else None
 
     @contextlib.contextmanager
     def visible(self) -> Iterator[None]:
@@ -147,7 +147,7 @@ class ModelFolder:
                 found = builtins.__import__(name if level else target, globals, locals, fromlist or (), level)
         except ImportError as error:
             self.names.forget(name)
-            error.msg, error.name = readable(error.msg), error.name and readable(error.name)
+            error.msg, error.name = error.msg and readable(error.msg), error.name and readable(error.name)
             raise
         if level == 0 and target != name and not fromlist:
             return sys.modules[f"{self.name}.{name.partition('.')[0]}"]
