@@ -14,7 +14,7 @@ from graphspec.errors import ModelError
 from graphspec.nearest import did_you_mean
 from graphspec.plan import Plan
 from graphspec.runtime.importing.references import beside, import_object
-from graphspec.runtime.importing.user_code import call_user_code, read_attribute, user_traceback
+from graphspec.runtime.importing.user_code import began, call_user_code, read_attribute, user_traceback
 from graphspec.runtime.weights import load_weights, read_weights
 
 __all__ = [
@@ -107,7 +107,7 @@ def _unknown_arguments(
     factory: Callable[..., Any], what: str, arguments: Mapping[str, Any], error: BaseException | None
 ) -> ModelError | None:
     """The refusal of a call that never began, since its arguments are not those the factory takes."""
-    if not isinstance(error, TypeError) or error.__traceback__ is None or error.__traceback__.tb_next is not None:
+    if not isinstance(error, TypeError) or began(error):
         return None
     try:
         parameters = inspect.signature(factory).parameters.values()

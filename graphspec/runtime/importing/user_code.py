@@ -81,6 +81,12 @@ def user_error(error: BaseException) -> BaseException:
     return error.with_traceback(trace or error.__traceback__)
 
 
+def began(error: BaseException) -> bool:
+    """Whether any line of the user's had run when this was raised: a call with wrong arguments fails before."""
+    trace = user_error(error).__traceback__
+    return trace is not None and not _is_machinery(trace.tb_frame.f_code.co_filename, _OURS, _TORCH)
+
+
 def user_traceback(error: BaseException) -> str:
     """The user's exception as Python prints it, from the user's first frame on, with no frame of graphspec in it."""
     shown = traceback.TracebackException.from_exception(user_error(error))
