@@ -252,6 +252,51 @@ def test_files_beside_the_model_come_before_installed_packages_and_the_standard_
     assert "colour" not in sys.modules
 
 
+HERE = "import os, sys; here = os.path.dirname(os.path.abspath(__file__))\n"
+ADDED = {
+    "inside": ("sys.path.insert(0, here + '/lib')", "lib__in__net"),
+    "inside, last": ("sys.path.append(os.path.join(here, 'lib'))", "lib__in__net"),
+    "around": ("sys.path.insert(0, os.path.dirname(here))", "..__in__net"),
+    "once": ("here + '/lib' in sys.path or sys.path.insert(1, here + '/lib')", "lib__in__net"),
+}
+
+
+@pytest.mark.parametrize("place", ["top", "factory"])
+@pytest.mark.parametrize("added", ADDED)
+def test_folders_that_a_model_file_puts_on_the_path_nearby_are_its_own(tmp_path, added, place):
+    put, file = ADDED[added]
+    late = f"{HERE.strip()}; {put}; from net import K; Model.k = K"
+    where = (
+        {"top": f"{HERE}{put}\nfrom net import K"} if place == "top" else {"factory": late, "body": "return x * self.k"}
+    )
+    before = list(sys.path)
+    for name, k in (("a", 2), ("b", 7)):
+        folder(tmp_path / name / "spec", **where, **{file: f"from other import K\nassert K == {k}"}, other=f"K = {k}")
+    with opened(tmp_path / "a/spec") as a, opened(tmp_path / "b/spec") as b, opened(tmp_path / "a/spec") as again:
+        assert (factor(a), factor(b), factor(again)) == (2, 7, 2)
+    assert sys.path == before
+    (tmp_path / "a/spec" / f"{file.replace('__in__', '/')}.py").write_text("K = 3")
+    with opened(tmp_path / "a/spec") as a:
+        assert factor(a) == 3
+
+
+def test_a_folder_elsewhere_that_a_model_file_puts_on_the_path_stays_there(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)  # puts the path back afterwards
+    elsewhere = folder(tmp_path / "library", installed_here="K = 2").as_posix()
+    path = folder(tmp_path / "a", top=f"import sys; sys.path.append({elsewhere!r}); from installed_here import K")
+    with opened(path) as runner:
+        assert factor(runner) == 2
+    assert sys.path[-1] == elsewhere
+    assert sys.modules.pop("installed_here").K == 2
+
+
+def test_what_a_model_file_puts_last_on_the_path_comes_after_installed_packages(tmp_path):
+    top = f"{HERE}sys.path.append(here + '/lib')\nimport yaml; K = 2 if yaml.safe_load('1') else 0"
+    path = folder(tmp_path / "a", top=top, lib__in__yaml="raise KeyError")
+    with opened(path) as runner:
+        assert factor(runner) == 2
+
+
 def test_a_folder_of_data_does_not_hide_an_installed_package_of_its_name(tmp_path):
     path = folder(tmp_path / "a", top="import yaml; K = 2 if yaml.safe_load('1') else 0", yaml__in__notes="")
     with opened(path) as runner:

@@ -21,6 +21,7 @@ from graphspec.runtime.importing.finder import ASKED, Finder
 from graphspec.runtime.importing.loaders import FOLDER, Alias, Namespace, Source
 from graphspec.runtime.importing.names import Names
 from graphspec.runtime.importing.program import is_current
+from graphspec.runtime.importing.search import SearchPath
 
 _PREFIX = "graphspec_model_"
 _OWN_NAME = re.compile(rf"\b{_PREFIX}[0-9a-f]+_\d+\.")
@@ -51,9 +52,10 @@ class ModelFolder:
     def __init__(self, path: Path, base: str) -> None:
         self.name = Finder.installed().add(base, self)
         self._helpers: list[Source] = []
-        self.names = Names(path, self.name, partial(Source, self, self._helpers.append), Namespace(self))
+        self._search = SearchPath(path)
+        self.names = Names(self._search, self.name, partial(Source, self, self._helpers.append), Namespace(self))
         self._package = importlib.util.module_from_spec(ModuleSpec(self.name, None, is_package=True))
-        self._package.__path__ = [str(path)]
+        self._package.__path__ = self._search.folders
         vars(self._package)[FOLDER] = self
         self._away: dict[str, ModuleType] = {}
         self._executed: set[str] = set()
@@ -73,6 +75,7 @@ class ModelFolder:
             anew = True
         folder.restored()
         if anew:
+            folder._search.begin()
             folder.names.look_again()
         return folder
 
@@ -91,7 +94,8 @@ class ModelFolder:
         before = sys.modules.get(name)
         sys.modules[name] = module
         try:
-            with self.visible(), _on_path(str(path.parent)):
+            with self.visible():
+                sys.path.insert(0, str(path.parent))  # as for a script, which may take it out again
                 spec.loader.exec_module(module)
         except BaseException:
             sys.modules.pop(name, None)
@@ -117,10 +121,12 @@ class ModelFolder:
     def visible(self) -> Iterator[None]:
         """Here libraries find the files by their bare names: unpickling, or `import_module` of a name in a config."""
         token = ASKED.set((self, None))
+        self._search.begin()
         try:
             yield
         finally:
             ASKED.reset(token)
+            self._search.end()
             while self._aliases:
                 sys.modules.pop(self._aliases.pop(), None)
 
@@ -212,15 +218,3 @@ def _absolute(name: str, namespace: Mapping[str, Any], level: int) -> str:
 
 def _nothing(_: Source) -> None:
     """A file that is executed for each opening is no reason for a new set of modules."""
-
-
-@contextlib.contextmanager
-def _on_path(folder: str) -> Iterator[None]:
-    """``folder`` first in ``sys.path``, as for a script; the script may have taken it out again."""
-    before = sys.path.count(folder)
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        if sys.path.count(folder) > before:
-            sys.path.remove(folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -22,30 +21,29 @@ from typing import Any
 
 from graphspec.runtime.importing.loaders import Namespace, Source
 from graphspec.runtime.importing.program import is_current, same_file, spec_of
+from graphspec.runtime.importing.search import SearchPath
 
 
 class Names:
-    """What ``import name`` finds in code of the folder at ``path``, as ``sys.modules`` calls it.
+    """What ``import name`` finds in code of a folder, as ``sys.modules`` calls it.
 
     ``own`` is the package that the folder's modules are below, and ``source`` loads a file of it.
     """
 
-    def __init__(self, path: Path, own: str, source: Any, namespace: Namespace) -> None:
-        self._folders = [str(path)]
+    def __init__(self, search: SearchPath, own: str, source: Any, namespace: Namespace) -> None:
+        self._search = search
         self._own = own
         self._source = source
         self._namespace = namespace
         self._found: dict[str, str] = {}
         self._shared: set[str] = set()
         self._shares = True
-        self._path: tuple[str, ...] = ()
 
     def look_again(self) -> None:
         """For an opening: files may have come since, and the program may have imported some."""
         importlib.invalidate_caches()
         self._found.clear()
         self._shared.clear()
-        self._path = tuple(sys.path)
         self._shares = all(map(is_current, self._programs()))
 
     def of(self, name: str) -> str:
@@ -66,7 +64,7 @@ class Names:
     def find(self, name: str, folders: Sequence[str] | None = None) -> ModuleSpec | None:
         """The file of a module, as it is on disk now: no listing of a folder is remembered."""
         loaders: Any = ((ExtensionFileLoader, EXTENSION_SUFFIXES), (self._source, SOURCE_SUFFIXES))
-        specs = (FileFinder(each, *loaders).find_spec(name) for each in folders or self._folders)
+        specs = (FileFinder(each, *loaders).find_spec(name) for each in folders or self._search.folders)
         found = next((spec for spec in specs if spec is not None), None)
         if found is not None and found.loader is None:
             found.loader = self._namespace
@@ -74,12 +72,13 @@ class Names:
 
     def elsewhere(self, top: str) -> ModuleSpec | None:
         """What others find by this name, who do not know of the folder."""
-        return PathFinder.find_spec(top, [each for each in sys.path if not self._is_here(each)])
+        found = PathFinder.find_spec(top, self._search.programs)
+        return None if same_file(found, self.find(top)) else found
 
     def _programs(self) -> list[ModuleType]:
         """The modules that the program itself imported from files of this folder."""
-        beside = {entry.partition(".")[0] for entry in os.listdir(self._folders[0])} & sys.modules.keys()  # noqa: PTH208
-        tops = {top for top in beside if same_file(spec_of(top, self._path), self.find(top))}
+        beside = {name.partition(".")[0] for name in self._search.files()} & sys.modules.keys()
+        tops = {top for top in beside if same_file(spec_of(top, self._search.programs), self.find(top))}
         return [module for name, module in tuple(sys.modules.items()) if name.partition(".")[0] in tops]
 
     def _home(self, top: str) -> str:
@@ -88,24 +87,22 @@ class Names:
             return own
         if top in sys.builtin_module_names or FrozenImporter.find_spec(top) is not None:
             return top
-        here, there = self.find(top), spec_of(top, self._path)
+        self._search.take_in()
+        here, there = self.find(top), spec_of(top, self._search.programs)
         if here is None:
             return top
         if same_file(here, there):
-            if self._shares:
-                self._shared.add(top)
-                return top
-            if not isinstance(there.loader if there else None, Source):
-                message = (
-                    f"{here.origin} or a file beside it changed since the program imported it: the model has its own"
-                )
-                warnings.warn(message, RuntimeWarning, stacklevel=4)
-            return own
-        is_folder = here.loader is self._namespace  # without code of its own it comes after any package
-        return top if is_folder and there is not None else own
+            return self._same(top, own, here, there)
+        # A folder without code of its own comes after any package, and so does what the code put last on the path.
+        late = here.loader is self._namespace or str(Path(str(here.origin)).parent) in self._search.last_resort
+        return top if late and there is not None else own
 
-    def _is_here(self, entry: str) -> bool:
-        try:
-            return str(Path(entry).resolve()) == self._folders[0]
-        except OSError:  # the current folder was deleted
-            return False
+    def _same(self, top: str, own: str, here: ModuleSpec, there: ModuleSpec | None) -> str:
+        """The program finds this very file too."""
+        if self._shares:
+            self._shared.add(top)
+            return top
+        if there is not None and not isinstance(there.loader, Source):
+            message = f"{here.origin} or a file beside it changed since the program imported it: the model has its own"
+            warnings.warn(message, RuntimeWarning, stacklevel=5)
+        return own

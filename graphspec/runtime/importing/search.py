@@ -1,0 +1,62 @@
+"""The folders in which a model's code finds its own modules: where it lies, and what it puts on ``sys.path`` nearby."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class SearchPath:
+    """The folder at ``path``, and those inside of it or around it that its code adds to ``sys.path``.
+
+    Whatever else the code adds is the program's from then on, as Python has it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        #: In the order of the search: put before the program's own, the folder, put after them.
+        self.folders = [str(path)]
+        self.last_resort: set[str] = set()
+        self.programs: tuple[str, ...] = ()
+
+    def begin(self) -> None:
+        """Code of the folder is about to run: what is on the path now is the program's."""
+        self.programs = tuple(sys.path)
+
+    def take_in(self) -> None:
+        """Notice what was added since."""
+        first = True
+        for entry in tuple(sys.path):
+            if entry in self.programs:
+                first = False
+            elif self.is_near(entry) and entry not in self.folders and Path(entry).resolve() != self._path:
+                self.folders.insert(0 if first else len(self.folders), entry)
+                if not first:
+                    self.last_resort.add(entry)
+
+    def end(self) -> None:
+        """Take what was added nearby from ``sys.path`` again: another model's code is not to find it."""
+        self.take_in()
+        own, kept = Counter(self.programs), []
+        for entry in reversed(sys.path):  # what was there before comes after what was put before it
+            own[entry] -= 1
+            if own[entry] >= 0 or not self.is_near(entry):
+                kept.append(entry)
+        sys.path[:] = reversed(kept)
+
+    def files(self) -> Iterator[str]:
+        """The names of what lies in these folders."""
+        for folder in self.folders:
+            with contextlib.suppress(OSError):
+                yield from (entry.name for entry in Path(folder).iterdir())
+
+    def is_near(self, entry: str) -> bool:
+        """Whether a folder is this one, inside of it, or around it."""
+        try:
+            there = Path(entry).resolve()
+        except (OSError, ValueError):  # the current folder was deleted; no name of a folder
+            return False
+        return there == self._path or self._path in there.parents or there in self._path.parents
