@@ -152,11 +152,15 @@ def _unfit(have: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> Iter
     """Tensors of another dtype whose values the model's cannot hold."""
     for key in weights:
         wanted = have[key].dtype
-        if isinstance(weights, StoredTensors) and weights.form(key).dtype == wanted:
-            continue
-        value = weights[key]
-        if not _fits(value, wanted):
-            yield f"{key}: the model wants {wanted}, and values of the weights ({value.dtype}) do not fit"
+        given = weights.form(key).dtype if isinstance(weights, StoredTensors) else weights[key].dtype
+        if not _holds_all(wanted, given) and not _fits(weights[key], wanted):
+            yield f"{key}: the model wants {wanted}, and values of the weights ({given}) do not fit"
+
+
+def _holds_all(dtype: torch.dtype, given: torch.dtype) -> bool:
+    """Whether every value of ``given`` is one of ``dtype``, so that nothing needs to be read to know it."""
+    wider = dtype.is_floating_point and given.is_floating_point and min(dtype.itemsize, given.itemsize) > 1
+    return given == dtype or (wider and torch.promote_types(given, dtype) == dtype)
 
 
 def _contradictions(have: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> Iterator[str]:
@@ -176,8 +180,6 @@ def _same(one: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> bool:
 
 def _fits(value: torch.Tensor, dtype: torch.dtype) -> bool:
     """Whether ``value`` may be loaded as ``dtype``: rounding is what a smaller float means, anything else is not."""
-    if value.dtype == dtype:
-        return True
     try:
         if value.is_floating_point() and value.dtype.itemsize == 1:
             value = value.float()  # exact, and few operators take floats of 8 bits
