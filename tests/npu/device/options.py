@@ -135,6 +135,28 @@ def test_the_second_device_is_used_where_the_spec_says_so_and_the_first_stays_cu
     assert torch.npu.current_device() == 0
 
 
+TOLD = """
+class Model(nn.Module):
+    def __init__(self, device):
+        super().__init__()
+        self.offset = torch.ones(4, device=str(device))
+
+    def forward(self, x):
+        from late import K
+
+        return x + self.offset * K
+"""
+
+
+@pytest.mark.parametrize("device", ["npu:0", "npu:1"])
+def test_a_factory_is_told_the_device_and_its_region_imports_the_file_beside_it(case, device):
+    path = case.write(TOLD, spec(), late="K = 1")
+    path.write_text(path.read_text().replace("py:Model}", "py:Model, args: {device: {device: true}}}"))
+    with graphspec.open(path, device=device) as runner:
+        assert runner.model.offset.device == torch.device(device)
+        assert runner.run(x=torch.zeros(4, device=device))["y"].tolist() == [1.0] * 4
+
+
 def test_a_device_that_is_not_there_is_refused(case):
     with pytest.raises(DeviceError, match=r"there is no npu:7: this machine has npu:0 to npu:1"):
         graphspec.open(case.write(ADD, spec()), device="npu:7")
