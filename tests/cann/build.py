@@ -25,7 +25,7 @@ DEFAULT_OUT = HERE / "_build"
 
 MAIN = "ascendcl"
 # What torch_npu links against or opens by name.
-EMPTY = ("hccl", "acl_op_compiler", "ge_runner", "graph", "acl_tdt_channel", "opapi", "nnopbase", "atb")
+EMPTY = ("hccl", "acl_op_compiler", "ge_runner", "graph", "acl_tdt_channel", "opapi", "nnopbase", "atb", "ascend_hal")
 
 JOBS = 2
 FLAGS = ("-std=c++20", "-fPIC", "-Wall", "-Wextra", "-Wno-deprecated-declarations", "-fvisibility=hidden")

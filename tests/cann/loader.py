@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 
 # The main library first: the others depend on it.
-LIBRARIES = ("ascendcl", "hccl", "acl_op_compiler", "ge_runner", "graph", "acl_tdt_channel", "opapi", "nnopbase", "atb")
+LIBRARIES = (
+    *("ascendcl", "hccl", "acl_op_compiler", "ge_runner", "graph", "acl_tdt_channel", "opapi", "nnopbase", "atb"),
+    "ascend_hal",
+)
 
 # What load() has loaded: the main library, or nothing yet.
 _loaded: list[ctypes.CDLL] = []

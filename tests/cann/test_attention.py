@@ -250,3 +250,9 @@ def test_sizes_that_do_not_fit_are_refused_by_name() -> None:
     q, k, v = (x.npu() for x in inputs(1, 4, 7, torch.float16))
     with pytest.raises(RuntimeError, match=r"aclnnFusedInferAttentionScoreV\d: a query of shape"):
         fused(1, q, k[..., :8].contiguous(), v, layout="BNSD")
+
+
+def test_lengths_of_queries_have_no_effect_on_single_queries() -> None:
+    q, k, v = inputs(1, 1, 7, torch.float16)
+    out, _ = fused(1, q.npu(), k.npu(), v.npu(), layout="BNSD", lengths=[100])
+    torch.testing.assert_close(out.cpu().float(), reference(q[0], k[0], v[0])[None], rtol=2e-3, atol=2e-3)

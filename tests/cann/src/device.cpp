@@ -25,7 +25,23 @@ std::atomic<int64_t> options[16];
 namespace emu {
 int current_device() { return thread_device; }
 void set_current_device(int device) { thread_device = device; }
-int device_count() { return static_cast<int>(setting("EMU_CANN_DEVICES", 2)); }
+// Of all devices, those that ASCEND_RT_VISIBLE_DEVICES lists: ascending numbers, up to the first that is none of them.
+int device_count() {
+  const long all = setting("EMU_CANN_DEVICES", 2);
+  const char* visible = getenv("ASCEND_RT_VISIBLE_DEVICES");
+  if (!visible) return static_cast<int>(all);
+  int count = 0;
+  for (long last = -1; *visible >= '0' && *visible <= '9'; visible += *visible == ',') {
+    char* end;
+    const long device = strtol(visible, &end, 10);
+    if (device >= all) break;
+    if (device <= last) return 0;
+    last = device;
+    ++count;
+    visible = end;
+  }
+  return count;
+}
 int device_or_default() { return thread_device < 0 ? 0 : thread_device; }
 }  // namespace emu
 
@@ -59,6 +75,12 @@ EMU_API aclError aclrtGetDeviceCount(uint32_t* count) {
   EMU_ENTER();
   *count = emu::device_count();
   return ACL_SUCCESS;
+}
+// The driver's count, in libascend_hal: of all devices, visible or not.
+EMU_API int drvGetDevNum(int* count) {
+  EMU_ENTER();
+  *count = static_cast<int>(emu::setting("EMU_CANN_DEVICES", 2));
+  return 0;
 }
 EMU_API aclError aclrtSetDevice(int32_t device) {
   EMU_ENTER();

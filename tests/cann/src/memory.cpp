@@ -31,6 +31,25 @@ const Block* find(const std::map<const char*, Block>& blocks, const void* pointe
   return static_cast<const char*>(pointer) < next->first + next->second.size ? &next->second : nullptr;
 }
 
+// How many bytes there are from a device address to the end of its block; of host memory nothing is known.
+size_t room(const void* pointer) {
+  std::lock_guard<std::mutex> lock(mutex);
+  auto next = device_blocks.upper_bound(static_cast<const char*>(pointer));
+  if (next == device_blocks.begin()) return SIZE_MAX;
+  --next;
+  const size_t before = static_cast<const char*>(pointer) - next->first;
+  return before < next->second.size ? next->second.size - before : SIZE_MAX;
+}
+
+// A copy stays inside of the capacity that the caller names, and of the blocks that were allocated.
+int check_copy(const char* function, const void* to, size_t capacity, const void* from, size_t size) {
+  const char* what = size > capacity             ? "more bytes than the destination holds"
+                     : size > room(to)           ? "the destination reaches past its block of memory"
+                     : from && size > room(from) ? "the source reaches past its block of memory"
+                                                 : nullptr;
+  return what ? fail(ACL_ERROR_RT_PARAM_INVALID, std::string(function) + ": " + what) : ACL_SUCCESS;
+}
+
 bool is_pageable(const void* pointer) {
   std::lock_guard<std::mutex> lock(mutex);
   return !find(device_blocks, pointer) && !find(pinned_blocks, pointer);
@@ -201,7 +220,7 @@ EMU_API aclError aclrtUnmapMem(void*) {
 
 EMU_API aclError aclrtMemcpy(void* to, size_t capacity, const void* from, size_t size, aclrtMemcpyKind) {
   EMU_ENTER();
-  if (size > capacity) return fail(ACL_ERROR_RT_PARAM_INVALID, "aclrtMemcpy: more bytes than the destination holds");
+  if (int code = check_copy(__func__, to, capacity, from, size)) return code;
   if (int code = refuse_if_capturing(__func__)) return code;
   if (int code = synchronize(stream_of(nullptr))) return code;
   memcpy(to, from, size);
@@ -209,7 +228,7 @@ EMU_API aclError aclrtMemcpy(void* to, size_t capacity, const void* from, size_t
 }
 EMU_API aclError aclrtMemset(void* to, size_t capacity, int32_t value, size_t size) {
   EMU_ENTER();
-  if (size > capacity) return fail(ACL_ERROR_RT_PARAM_INVALID, "aclrtMemset: more bytes than the destination holds");
+  if (int code = check_copy(__func__, to, capacity, nullptr, size)) return code;
   if (int code = refuse_if_capturing(__func__)) return code;
   memset(to, value, size);
   return ACL_SUCCESS;
@@ -227,7 +246,7 @@ const char* kind_name(aclrtMemcpyKind kind) {
 
 // A copy from or to pageable memory is synchronous on hardware, and not possible in a capture.
 int copy_async(void* to, size_t capacity, const void* from, size_t size, aclrtMemcpyKind kind, aclrtStream handle) {
-  if (size > capacity) return fail(ACL_ERROR_RT_PARAM_INVALID, "aclrtMemcpyAsync: more bytes than the destination holds");
+  if (int code = check_copy("aclrtMemcpyAsync", to, capacity, from, size)) return code;
   const bool pageable = (kind == ACL_MEMCPY_HOST_TO_DEVICE && is_pageable(from)) ||
                         (kind == ACL_MEMCPY_DEVICE_TO_HOST && is_pageable(to));
   Stream* stream = stream_of(handle);
@@ -257,6 +276,6 @@ EMU_API aclError aclrtMemcpyAsyncWithCondition(void* to, size_t capacity, const 
 }
 EMU_API aclError aclrtMemsetAsync(void* to, size_t capacity, int32_t value, size_t size, aclrtStream stream) {
   EMU_ENTER();
-  if (size > capacity) return fail(ACL_ERROR_RT_PARAM_INVALID, "aclrtMemsetAsync: more bytes than the destination holds");
+  if (int code = check_copy(__func__, to, capacity, nullptr, size)) return code;
   return launch(stream, "memset", [=] { memset(to, value, size); });
 }

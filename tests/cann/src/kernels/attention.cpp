@@ -231,7 +231,11 @@ class InferAttention {
     const int64_t start = b ? lengths[b - 1] : 0;
     return {start, lengths[b] - start};
   }
-  Range query_range(int64_t b) const { return range(a_.query_lengths, b, packed_, query_.shape[2]); }
+  // With one query a sequence, CANN takes its incremental branch, which knows no lengths of queries.
+  Range query_range(int64_t b) const {
+    if (!packed_ && query_.shape[2] == 1) return {0, 1};
+    return range(a_.query_lengths, b, packed_, query_.shape[2]);
+  }
 
   int64_t read_kv(int64_t b, Sequence& one, Values<float>& key_storage, Values<float>& value_storage) const {
     const int64_t capacity = paged_ ? a_.block_table.shape[1] * a_.block_size : key_.shape[2];

@@ -1,13 +1,39 @@
-"""Limits of cores, which npugraph_ex reads before it captures, and npugraph_ex itself."""
+"""Devices and limits of their cores, and npugraph_ex, which reads these limits before it captures."""
 
 from __future__ import annotations
 
+import ctypes
+
+import loader
 import pytest
 import torch
 import torch_npu
 
 npu = torch.npu
 ALL = {"cube_core_num": 20, "vector_core_num": 40}
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [
+        (None, 2),
+        ("0", 1),
+        ("1", 1),
+        ("0,1", 2),
+        ("0,7,1", 1),
+        ("1,0", 0),
+        ("0,0", 0),
+        ("", 0),
+        ("npu0", 0),
+        ("0, 1", 1),
+    ],
+)
+def test_as_many_devices_as_are_visible(monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int) -> None:
+    if visible is not None:
+        monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", visible)
+    seen = ctypes.c_uint32()
+    assert loader._control().aclrtGetDeviceCount(ctypes.byref(seen)) == 0
+    assert seen.value == count
 
 
 def test_a_stream_has_the_limits_of_its_device_until_it_has_its_own() -> None:
