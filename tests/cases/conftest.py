@@ -104,17 +104,9 @@ class Case:
 
 #: What takes real values, real threads or a real first input to be seen, by the end of a test's name.
 ONLY_AT_CAPTURE = (
-    "[data_ptr through ctypes]", "[lazy module]",
+    "[data_ptr through ctypes]", "[lazy module]", "[quantized]",
     "test_work_given_to_another_thread_inside_a_region_is_refused[body4]",
 )  # fmt: skip
-#: What `check` does not judge yet, though it could: results that lie in memory which something overwrites (GS729).
-NOT_JUDGED_YET = (
-    "test_a_write_into_a_static_result_is_refused",
-    "test_a_write_into_a_result_through_another_name_is_refused",
-    "test_a_value_passed_on_is_refused_where_its_maker_runs_again_before_the_reader",
-    "test_a_view_of_an_input_is_read_in_its_own_run_only",
-    "test_a_view_of_an_input_is_not_lent",
-)
 
 
 @pytest.fixture
@@ -122,7 +114,7 @@ def case(tmp_path, request):
     made = Case(tmp_path)
     yield made
     made.close()
-    hidden = request.node.name.endswith(ONLY_AT_CAPTURE + NOT_JUDGED_YET)
+    hidden = request.node.name.endswith(ONLY_AT_CAPTURE)
     for path in made.refused_at_capture:
         with contextlib.suppress(ModelError):  # a factory that only real tensors can build
             found = [each for each in check_spec(graphspec.load(path), "cpu").findings if each.severity == "error"]

@@ -396,7 +396,8 @@ def test_a_missing_fake_kernel_is_a_warning_and_ends_the_trace_of_its_region_onl
         buffers="  z: {role: output, shape: [batch, 4], dtype: float32}",
         replay="[r, q]",
     )
-    finding = only(report)
+    kernel, finding = report.findings
+    assert (kernel.code, kernel.line) == ("GS715", finding.line)
     assert (finding.code, finding.severity, finding.line) == ("GS743", "warning", 25)
     assert "check_tests::bare" in finding.message
     assert "register_fake" in finding.hint

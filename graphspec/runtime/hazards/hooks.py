@@ -10,6 +10,7 @@ from torch import nn
 
 from graphspec.errors import Diagnostic
 from graphspec.hazards import HOOKED
+from graphspec.runtime.holdings.parts import is_of_user
 
 _MODULE_HOOKS: Mapping[str, str] = {
     "_forward_pre_hooks": "forward pre-hook",
@@ -66,7 +67,7 @@ def hook_findings(root: object, prefix: str = "model") -> list[Diagnostic]:
 
 def _foreign(hooks: Mapping[int, Any] | None, kind: type | None = None) -> bool:
     """Whether some hook is neither torch's own nor that of the package whose class it sits on."""
-    package = _package(kind) if kind is not None else None
+    package = _package(kind) if kind is not None and not is_of_user(kind) else None
     return any(
         not _module_of(hook).startswith("torch.nn.utils") and (package is None or _package(hook) != package)
         for hook in (hooks or {}).values()

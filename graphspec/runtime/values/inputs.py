@@ -16,9 +16,6 @@ from graphspec.plan import Plan
 from graphspec.rules.numbers import FLOATS, INTEGERS, WHOLE, leaves, unkept
 from graphspec.runtime.values.borrowed import plain
 
-#: What a copy into a static buffer takes whole.
-_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-
 
 def check_names(given: Iterable[str], known: Iterable[str], sequence: str) -> None:
     """Refuse names a sequence does not take."""
@@ -58,7 +55,7 @@ class InputCheck:
         if not isinstance(value, torch.Tensor):
             self._refuse(f"takes a tensor, and a {type(value).__name__} came", "torch.as_tensor makes one")
         tensor: torch.Tensor = plain(value)
-        if type(tensor) not in _PLAIN:
+        if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # it has more than its numbers
             hint = "pass the plain tensors that it is made of, as inputs of their own"
             self._refuse(
                 f"takes a plain tensor, and a {type(tensor).__name__} came, whose own meaning a copy drops", hint
