@@ -101,4 +101,19 @@ CODES: Final = (
         "return x.to_sparse() @ w",
         "mark the region `eager: true`",
     ),
+    Code(
+        "GS750",
+        "A region changes or hands on what an eager region made, of which it has a copy.",
+        "A graph reads addresses, so it has a copy of what an eager region returned: made when it is read, and followed"
+        " by nobody. Eager would show the change through every name.",
+        "def look(self): return self.count  # eager; and a captured region does self.count.add_(1); return count",
+        "def look(self): return self.count.clone()",
+    ),
+    Code(
+        "GS751",
+        "An eager region changes the shape of a value that a captured one reads afterwards.",
+        "A graph reads a value at the address and in the shape in which it was made.",
+        "h.unsqueeze_(-1)",
+        "h = h.unsqueeze(-1)",
+    ),
 )  # fmt: skip

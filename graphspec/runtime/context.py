@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,9 +15,11 @@ from graphspec.backends.updates import Binding
 from graphspec.plan import Bucket, concrete
 from graphspec.runtime.holdings.code_names import LoadedNames
 from graphspec.runtime.regions import BoundRegion
-from graphspec.runtime.replay.order import Clock
+from graphspec.runtime.sharing import SharedModel
 from graphspec.runtime.values.axes import Axes
 from graphspec.runtime.values.buffers import Buffers
+from graphspec.runtime.values.eager_copies import StaticCopy
+from graphspec.runtime.values.homes import Homes
 from graphspec.runtime.values.samples import alternative_param, default_param, sample
 from graphspec.runtime.values.trees import Tree, mapped
 from graphspec.spec import Shape
@@ -53,6 +56,11 @@ class Context:
     buffers: Buffers
     backend: Backend
     warnings: list[str] = field(default_factory=list)
+
+    @cached_property
+    def shared(self) -> SharedModel:
+        """What runners over this model share."""
+        return SharedModel.of(self.model)
 
     @property
     def device(self) -> torch.device:
@@ -109,13 +117,15 @@ class Context:
 class CapturedRegion:
     """A captured graph and where its named outputs are.
 
-    ``outputs`` has, for each output, its structure and the positions of its tensors among the graph's outputs.
+    ``outputs`` has, for each output, its structure and the positions of its tensors among the graph's outputs;
+    ``homes`` the memory in which they lie.
     """
 
     plan: plans.Graph
     graph: CapturedGraph
     outputs: dict[str, tuple[Tree, tuple[int, ...]]]
     bindings: list[Binding]
+    homes: Homes
     capture_s: float = 0.0
 
     def replay(self) -> None:
@@ -137,19 +147,6 @@ class CapturedRegion:
         return [self.graph.outputs[position] for position in self.outputs[name][1]]
 
 
-@dataclass(frozen=True)
-class StaticCopy:
-    """What captured regions read of an eager region's output: a copy at an address of its own."""
-
-    tree: Tree
-    tensors: tuple[torch.Tensor, ...]
-
-    @property
-    def value(self) -> Any:
-        """The output in its own structure, on the static memory; aliases, which a region may give another shape."""
-        return self.tree.rebuild([tensor.detach() for tensor in self.tensors])
-
-
 @dataclass
 class GraphSet:
     """Every graph of one variant, by region and bucket.
@@ -161,14 +158,14 @@ class GraphSet:
     variant: Variant
     regions: dict[tuple[str, Bucket], CapturedRegion]
     copies: dict[tuple[str, Bucket], StaticCopy]
-    clock: Clock
-    eager_values: dict[str, Any] = field(default_factory=dict)
     code: LoadedNames = field(default_factory=LoadedNames)
     moving: set[str] = field(default_factory=set)
     rebound: set[str] = field(default_factory=set)
 
     def release(self, backend: Backend) -> None:
         """Give the memory of these graphs back."""
+        for captured in self.regions.values():
+            captured.homes.retire()
         backend.release([captured.graph for captured in self.regions.values()])
         self.regions.clear()
 

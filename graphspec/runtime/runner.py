@@ -32,8 +32,8 @@ from graphspec.runtime.replay.request import Remembered
 from graphspec.runtime.replay.sequence import BoundSequence, Opened
 from graphspec.runtime.replay.stats import Stats
 from graphspec.runtime.replay.variants import Variants
-from graphspec.runtime.sharing import SharedModel
 from graphspec.runtime.values.buffers import Buffers
+from graphspec.runtime.values.memory import Memory
 from graphspec.runtime.values.states import States
 from graphspec.runtime.weights import load_weights, read_weights
 from graphspec.spec import Spec
@@ -108,11 +108,12 @@ class Runner:
 
     def __init__(self, context: Context, progress: Progress | None = None) -> None:
         self._context = context
-        self._gate = Gate(context.backend, SharedModel.of(context.model))
-        self._variants = Variants(context, progress)
+        self._gate = Gate(context.backend, context.shared)
+        self._memory = Memory(context.plan, context.buffers, context.shared.clock)
+        self._variants = Variants(context, self._memory, progress)
+        self.state = States(context.plan, context.buffers, self._memory, context.shared)
         self.stats = Stats()
-        self.state = States(context)
-        opened = Opened(context, self._gate, self._variants, Remembered(), self.stats)
+        opened = Opened(context, self._memory, self._gate, self._variants, Remembered(), self.stats)
         self.sequences: Mapping[str, BoundSequence] = {
             name: BoundSequence(opened, sequence) for name, sequence in context.plan.sequences.items()
         }
@@ -155,7 +156,7 @@ class Runner:
     def reset(self) -> None:
         """Put every state back to its initial content."""
         with self.entered():
-            self._context.buffers.reset()
+            self.state.reset()
 
     # -- capture
 
@@ -235,6 +236,7 @@ class Runner:
     def poison(self) -> None:
         """Overwrite static inputs and graph memory that no later run may read, to bring stale reads to light."""
         with self.entered(), torch.no_grad():
+            self._memory.clock.tick(self._memory.poisoned)
             self._context.buffers.poison()
             if len(self.sequences) == 1:
                 self._context.backend.poison()

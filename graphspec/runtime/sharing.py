@@ -1,4 +1,4 @@
-"""What every runner over one model shares: one lock, so that a capture or a run is alone with the model.
+"""What every runner over one model shares: one lock, so that a capture or a run is alone with the model, one clock.
 
 A capture runs the model on samples and puts everything back; a run of another runner in between would see them. Two
 runners over one model therefore take turns, whichever threads they are in. Runners of different models never wait for
@@ -13,12 +13,22 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
 from graphspec.errors import ReplayError
 from graphspec.runtime.process import Forks
+from graphspec.runtime.values.blocks import Block, Clock, bytes_at
+
+
+def _whole(reference: StorageWeakRef) -> torch.Tensor:
+    storage = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+    assert storage is not None
+    return bytes_at(storage, 0, storage.nbytes())
 
 
 class SharedModel:
-    """One model and the lock of its runners. ``owner`` is the thread that holds the lock; None: nobody does."""
+    """One model, the lock of its runners, and their clock. ``owner`` is the thread that holds the lock, if one does."""
 
     #: By identity of the model, as long as a runner of it lives: runners know of each other by their model only.
     _known: ClassVar[WeakValueDictionary[int, SharedModel]] = WeakValueDictionary()
@@ -31,6 +41,18 @@ class SharedModel:
         self.model = model
         self.lock = threading.RLock()
         self.owner: int | None = None
+        self.clock = Clock()
+        self._blocks: dict[int, tuple[StorageWeakRef, Block]] = {}
+
+    def block(self, tensor: torch.Tensor) -> Block:
+        """The block of a tensor that graphspec did not allocate: one for all runners."""
+        storage = tensor.untyped_storage()
+        found = self._blocks.get(storage._cdata)
+        if found is None or found[0].expired():
+            label = f"a tensor {list(tensor.shape)} of the model"
+            reference = StorageWeakRef(storage)  # as long as it is held, the address means this storage
+            found = self._blocks[storage._cdata] = (reference, Block(label, lambda: _whole(reference)))
+        return found[1]
 
     @classmethod
     def of(cls, model: Any) -> SharedModel:

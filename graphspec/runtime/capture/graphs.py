@@ -37,8 +37,8 @@ from graphspec.runtime.rehearsal.observation import NO_CHANGES, EagerCall, Obser
 from graphspec.runtime.rehearsal.param_symbols import ParamSymbols
 from graphspec.runtime.rehearsal.rehearser import Rehearser
 from graphspec.runtime.rehearsal.world import RealWorld
-from graphspec.runtime.replay.order import Clock
 from graphspec.runtime.values.eager_copies import EagerCopies
+from graphspec.runtime.values.homes import HomeFinder
 from graphspec.runtime.values.outputs import trees_of
 from graphspec.runtime.values.trees import Tree, flatten
 
@@ -67,7 +67,8 @@ class _Capture:
         self._context = context
         self._session = session
         self._progress = progress
-        self._set = GraphSet(variant, {}, {}, Clock(context.plan))
+        self._set = GraphSet(variant, {}, {})
+        self._homes = HomeFinder(context.plan, context.buffers.blocks, context.shared.block)
         self._copies = EagerCopies(context.plan, self._set.copies)
         self._rehearser = Rehearser(context, variant, RealWorld(context, variant, session), self._copies)
         self._symbols = ParamSymbols(context, self._rehearser)
@@ -154,12 +155,8 @@ class _Capture:
             for event in events:
                 if event.graph is None:
                     self._copies.use(event, values.env)
-                    made = {
-                        name: values.env[name]
-                        for name in self._context.plan.regions[event.region].outputs
-                        if name in values.env
-                    }
-                    self._rehearser.calls.note_origins({name: flatten(value) for name, value in made.items()}, values)
+                    static = [name for name in self._outputs(event) if name in self._context.buffers.static]
+                    self._rehearser.calls.note_origins({name: flatten(values.env[name]) for name in static}, values)
                     seen.append(EagerCall(event.region, event.bucket, Recording()))
                 elif event.new:
                     one, found = self._capture(event, event.graph, values)
@@ -182,6 +179,7 @@ class _Capture:
         region = context.plan.regions[event.region].declared
         self._progress(event)
         started = time.perf_counter()
+        rehearser.calls.give(event, values)
         see = rehearser.seeing(event, values)
         trees: dict[str, Tree] = {}
         bindings: list[Binding] = []
@@ -205,7 +203,8 @@ class _Capture:
             start = sum(len(positions) for _, positions in outputs.values())
             outputs[name] = (tree, tuple(range(start, start + len(tree.leaves))))
         taken = time.perf_counter() - started
-        self._set.regions[event.region, event.bucket] = CapturedRegion(graph, captured, outputs, bindings, taken)
+        homes = self._homes.note(graph, captured, trees)
+        self._set.regions[event.region, event.bucket] = CapturedRegion(graph, captured, outputs, bindings, homes, taken)
         seen = see(captured.recording, trees)
         pair = Pair(
             self._dry[event.region, event.bucket],
@@ -242,6 +241,9 @@ class _Capture:
                     findings += another_way(self._dry[key], seen, ways, self._context.plan.check)
         return findings
 
+    def _outputs(self, event: Event) -> tuple[str, ...]:
+        return self._context.plan.regions[event.region].outputs
+
     def _use_captured(self, event: Event, values: PassValues) -> None:
         captured = self._set.regions[event.region, event.bucket]
         for name in captured.outputs:
@@ -257,9 +259,10 @@ class _Capture:
             values = self._rehearser.calls.start(bucket, number=1)
             for event in events:
                 if event.graph is None:
+                    self._rehearser.calls.give(event, values)
                     self._rehearser.calls.call(event, values)
-                    self._copies.refresh(event, values.env)
                     continue
+                self._rehearser.calls.give(event, values)
                 captured = self._set.regions[event.region, event.bucket]
                 captured.refresh(values.params)
                 self._session.expect_writes(captured.graph.recording.written_outside())

@@ -8,7 +8,7 @@ from graphspec.errors import Diagnostic
 from graphspec.plan import BufferPlan, Plan, Sequence
 from graphspec.recording.calls import Call, written_refs
 from graphspec.runtime.laws.evidence import Opened
-from graphspec.runtime.rehearsal.observation import Observation
+from graphspec.runtime.rehearsal.observation import EagerCall, Observation, Rehearsal
 
 
 def written_inputs(opened: Opened, seen: Observation) -> Iterator[Diagnostic]:
@@ -47,14 +47,83 @@ def written_eager_values(_: Opened, seen: Observation) -> Iterator[Diagnostic]:
         yield _at(call, "GS729", message, f"work on {name}.clone(), or write it in the eager region")
 
 
+def written_originals(_: Opened, seen: Observation) -> Iterator[Diagnostic]:
+    """GS750: a region writes into memory in which an eager value lies that it has a copy of: the copy stays as it was.
+
+    ``return self.count`` of an eager region, ``self.count += 1; return h`` of a captured one that is given it.
+    """
+    for name, call in _writes(seen, seen.originals):
+        message = (
+            f"region '{seen.region}' writes into the memory of '{name}', which an eager region made: {call.name} at "
+            f"{call.site}; it reads a copy of '{name}', which does not show the change"
+        )
+        hint = f"return {name}.clone() from the eager region, or give '{seen.region}' the tensor of the model itself"
+        yield _at(call, "GS750", message, hint)
+
+
+def handed_eager_values(opened: Opened, seen: Observation) -> Iterator[Diagnostic]:
+    """GS750: the copy that a graph has of an eager value is handed on: nobody would see the value change in place."""
+    plan = opened.plan
+    for output, shape in seen.outputs.items():
+        found = sorted({seen.copies[storage] for storage in shape.storages if storage in seen.copies})
+        layout = plan.buffers.get(output)
+        lent = layout is not None and _is_lent(layout)
+        readers = [region.name for region in plan.regions.values() if output in {wire.value for wire in region.reads}]
+        for name in found if lent or readers else ():
+            who = f"region '{readers[0]}' reads it" if readers else "it is lent (copy: false)"
+            message = (
+                f"region '{seen.region}' returns '{output}' in the memory of '{name}', which an eager region made, and "
+                f"{who}: a graph has a copy of '{name}', which does not follow it"
+            )
+            hint = f"return {output}.clone() from region '{seen.region}'"
+            yield Diagnostic("GS750", message, hint=f"{hint}, or give '{readers[0]}' {name!r}" if readers else hint)
+
+
+def reshaped_by_eager(opened: Opened, run: Rehearsal) -> Iterator[Diagnostic]:
+    """GS751: an eager region gives a value another shape or memory in place, and a captured one reads it afterwards."""
+    for seen in run.seen:
+        before, after = seen.layouts if isinstance(seen, EagerCall) else ({}, {})
+        for name in [name for name, layout in before.items() if after.get(name, layout) != layout]:
+            reader = _captured_reader(opened.plan, seen.region, name)
+            if reader is not None:
+                message = (
+                    f"region '{seen.region}' changes the shape or the memory of '{name}' in place, and region "
+                    f"'{reader}' reads it afterwards: a graph reads it as it was made"
+                )
+                yield Diagnostic("GS751", message, hint=f"work on a view of {name}, such as {name}.unsqueeze(-1)")
+
+
+def _captured_reader(plan: Plan, region: str, value: str) -> str | None:
+    """A captured region that reads ``value`` after an eager ``region`` was given it, and before it is made again."""
+    maker = next((each.name for each in plan.regions.values() if value in each.outputs), None)
+    for sequence in plan.sequences.values():
+        given = maker is not None and maker not in sequence.steps and region not in sequence.steps  # by an earlier run
+        for step in sequence.steps:
+            reads = {wire.value for wire in plan.regions[step].reads}
+            if given and value in reads and not plan.regions[step].eager:
+                return step
+            given = (given or step == region) and step != maker
+    return None
+
+
 def written_results(opened: Opened, seen: Observation) -> Iterator[Diagnostic]:
-    """GS729: a result of another region was copied out already, eager would show the change."""
-    roles = {name: buffer.role for name, buffer in opened.plan.buffers.items()}
-    results = opened.plan.results
+    """GS729: a result of another region was copied out before in the same run, eager would show the change."""
+    plan, results = opened.plan, opened.plan.results
+    roles = {name: buffer.role for name, buffer in plan.buffers.items()}
     for name, call in _writes(seen, seen.origins):
-        if name in results and roles.get(name) != "state":
+        if name in results and roles.get(name) != "state" and _follows(plan, seen.region, name):
             message = f"region '{seen.region}' writes into '{name}', a result of the run: {call.name} at {call.site}"
             yield _at(call, "GS729", message, f"work on {name}.clone(), or return the new value under another name")
+
+
+def _follows(plan: Plan, region: str, value: str) -> bool:
+    """Whether some sequence replays a region after the one that makes a value, or after itself."""
+    makers = {each.name for each in plan.regions.values() if value in each.outputs}
+    for sequence in plan.sequences.values():
+        made = [place for place, step in enumerate(sequence.steps) if step in makers]
+        if made and region in sequence.steps[made[0] + (region not in makers) :]:
+            return True
+    return False
 
 
 def stale_views(_: Opened, seen: Observation) -> Iterator[Diagnostic]:
@@ -78,7 +147,7 @@ def overtaken_outputs(opened: Opened, seen: Observation) -> Iterator[Diagnostic]
     plan = opened.plan
     makers = {value: other.name for other in plan.regions.values() for value in other.outputs}
     roles = {name: buffer.role for name, buffer in plan.buffers.items()}
-    known = {**opened.inputs, **seen.origins}
+    known = {**seen.origins, **opened.inputs}  # a view of an input is the input's, whoever returned it
     made = {name: output for name, output in seen.outputs.items() if roles.get(name) != "state"}
     for name, output in made.items():
         found = {known.get(storage) for storage in output.storages}

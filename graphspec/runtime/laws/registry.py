@@ -39,6 +39,8 @@ LAWS: tuple[Law, ...] = (
     Law("call", memory.written_inputs, ("GS724",)),
     Law("call", memory.reshaped_inputs, ("GS724",)),
     Law("call", memory.written_eager_values, ("GS729",)),
+    Law("call", memory.written_originals, ("GS750",)),
+    Law("call", memory.handed_eager_values, ("GS750",)),
     Law("call", memory.overtaken_outputs, ("GS729",)),
     Law("call", memory.written_results, ("GS729",)),
     Law("call", memory.stale_views, ("GS729",)),
@@ -47,6 +49,7 @@ LAWS: tuple[Law, ...] = (
     Law("call", host_tensors.off_the_device, ("GS746",)),
     Law("call", results.misfits, ("GS742",)),
     Law("pass", results.ended_calls, ("GS740", "GS741", "GS742", "GS743", "GS744", "GS748", "GS749")),
+    Law("pass", memory.reshaped_by_eager, ("GS751",)),
     Law("pass", host_state.changed_host_values, ("GS725",)),
     Law("pass", host_state.replaced_tensors, ("GS726",)),
     Law("pass", host_state.put_for_others, ("GS726", "GS745")),
@@ -108,7 +111,7 @@ def judge_kept(opened: Opened, seen: Observation) -> list[Diagnostic]:
 
 def judge_host_state(opened: Opened, run: Rehearsal) -> list[Diagnostic]:
     """What the laws of the host's state find in a pass whose calls were judged before."""
-    asked = (law for law in LAWS if law.asks == "pass" and law.judge is not results.ended_calls)
+    asked = (law for law in LAWS if law.asks == "pass" and law.judge.__module__ == host_state.__name__)
     return [_at_its_place(opened.plan, "", each) for law in asked for each in law.judge(opened, run)]
 
 

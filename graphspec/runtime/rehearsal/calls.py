@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,7 @@ from graphspec.runtime.context import Context, Variant
 from graphspec.runtime.rehearsal.observation import StaleRead
 from graphspec.runtime.rehearsal.world import World
 from graphspec.runtime.sharing import SharedModel
+from graphspec.runtime.values.eager_copies import EagerCopies
 from graphspec.runtime.values.outputs import MisfitError, check_output
 from graphspec.runtime.values.trees import Tree
 from graphspec.runtime.values.write_back import StaleViews, apart, leaves_of
@@ -21,22 +22,34 @@ from graphspec.runtime.values.write_back import StaleViews, apart, leaves_of
 
 @dataclass
 class PassValues:
-    """The named values of one bucket in one pass. ``origins`` says which value a storage was made for."""
+    """The named values of one bucket in one pass. ``origins`` says which value a storage was made for.
+
+    ``copies`` are what the region that is called next has in the place of values of the other kind: a captured one of
+    what eager ones made, an eager one of static buffers. ``twins`` are the copies of buffers, one for the whole pass,
+    each with the tensor that eager regions are given of it, which they may reshape.
+    """
 
     bucket: Bucket
     env: dict[str, Any]
     params: dict[str, Any]
+    copies: dict[str, Any] = field(default_factory=dict)
+    twins: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     origins: dict[int, str] = field(default_factory=dict)
     views: StaleViews = field(default_factory=StaleViews)
     stale: list[StaleRead] = field(default_factory=list)
     misfits: list[MisfitError] = field(default_factory=list)
 
+    def given(self, names: Iterable[str]) -> dict[str, Any]:
+        """What a region that reads these names is given, as far as it is there."""
+        return {name: self.copies.get(name, self.env.get(name)) for name in names}
+
 
 class RegionCalls:
     """Starts passes, and calls regions on their values. ``created_eagerly``: what eager regions made on the model."""
 
-    def __init__(self, context: Context, variant: Variant, world: World) -> None:
+    def __init__(self, context: Context, variant: Variant, world: World, copies: EagerCopies) -> None:
         self._context = context
+        self._copies = copies
         self._variant = variant
         self._special = dict(variant.special)
         self._world = world
@@ -81,8 +94,16 @@ class RegionCalls:
 
     def read(self, region: str, values: PassValues) -> list[torch.Tensor]:
         """The tensors that a region is given."""
-        read = [values.env.get(wire.value) for wire in self._context.plan.regions[region].reads]
-        return [leaf for value in read for leaf in leaves_of(value)]
+        read = values.given(wire.value for wire in self._context.plan.regions[region].reads)
+        return [leaf for value in read.values() for leaf in leaves_of(value)]
+
+    def give(self, event: Event, values: PassValues) -> None:
+        """Before anything else of a call: fill the copies that a captured region has of what eager regions made.
+
+        And those that an eager region is given of static buffers: what it keeps of them is its own.
+        """
+        eager = self._context.plan.regions[event.region].eager
+        values.copies = self._twins(event, values) if eager else self._copies.fill(event, values.env)
 
     def call(self, event: Event, values: PassValues, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call a region on named values, write back its states, and make its outputs known.
@@ -94,7 +115,9 @@ class RegionCalls:
         plan = context.plan.regions[event.region]
         values.stale += (StaleRead(*each) for each in values.views.reads(wire.value for wire in plan.reads))
         with self._eager_creations(eager=plan.eager):
-            returned = context.regions[event.region]({**values.env, **(given or {})})
+            returned = context.regions[event.region]({**values.env, **values.copies, **(given or {})})
+        if plan.eager:
+            self._flush(values)
         statics = context.buffers.static
         written = {name: context.buffers.view(name, values.bucket) for name in returned if name in statics}
         outputs = apart(returned, written) if written else returned
@@ -107,6 +130,23 @@ class RegionCalls:
                 self.declare(name, values)
         values.views.note(event.region, outputs.keys(), written, values.env)
         return {name: value for name, value in outputs.items() if name in values.env}
+
+    def _twins(self, event: Event, values: PassValues) -> dict[str, Any]:
+        names = [wire.value for wire in self._context.plan.regions[event.region].reads]
+        for name in names:
+            buffer = values.env.get(name)
+            if name in self._context.buffers.static and isinstance(buffer, torch.Tensor):
+                if name in values.twins:
+                    values.twins[name][0].copy_(buffer)
+                else:
+                    twin = buffer.clone(memory_format=torch.preserve_format)
+                    values.twins[name] = twin, twin.detach()
+        return {name: values.twins[name][1] for name in names if name in values.twins}
+
+    def _flush(self, values: PassValues) -> None:
+        """What an eager region wrote into its copies is written into the buffers."""
+        for name, (twin, _) in values.twins.items():
+            self._context.buffers.view(name, values.bucket).copy_(twin)
 
     def declare(self, output: str, values: PassValues) -> None:
         """Make an output known as it is declared, as far as that is said."""

@@ -90,9 +90,10 @@ class Observation:
 
     ``params`` are those of the pass, ``other_params`` others in their range. ``read`` are the storages it was given,
     ``layouts`` those of the plain tensors it was given, before and after. ``origins`` and ``copies`` say which value a
-    storage was made for, and which hold what an eager region made, when the call began. ``changes`` is what differs on
-    the host since the pass began, ``loaded`` the names that the code of captured regions has loaded by now. ``hazards``
-    were found on the way. ``ended``: the call did not return.
+    storage was made for, and which hold a copy of what an eager region made, when the call began; ``originals`` those
+    that hold what it has copies of. ``changes`` is what differs on the host since the pass began, ``loaded`` the names
+    that the code of captured regions has loaded by now. ``hazards`` were found on the way. ``ended``: the call did not
+    return.
     """
 
     region: str
@@ -105,6 +106,7 @@ class Observation:
     layouts: tuple[Mapping[str, Layout], Mapping[str, Layout]] = ({}, {})
     origins: Mapping[int, str] = field(default_factory=dict)
     copies: Mapping[int, str] = field(default_factory=dict)
+    originals: Mapping[int, str] = field(default_factory=dict)
     stale: tuple[StaleRead, ...] = ()
     kept: tuple[KeptRead, ...] = ()
     met: tuple[HostMeeting, ...] = ()
@@ -117,13 +119,17 @@ class Observation:
 
 @dataclass(frozen=True)
 class EagerCall:
-    """What one call of an eager region did. What it ``changed`` on the host, by name, is its own affair."""
+    """What one call of an eager region did. What it ``changed`` on the host, by name, is its own affair.
+
+    ``layouts`` are those of the plain tensors it was given, before and after.
+    """
 
     region: str
     bucket: Bucket
     recording: Recording
     outputs: Mapping[str, OutputSeen] = field(default_factory=dict)
     changed: frozenset[str] = frozenset()
+    layouts: tuple[Mapping[str, Layout], Mapping[str, Layout]] = ({}, {})
     ended: BaseException | None = None
 
 

@@ -70,12 +70,11 @@ class ParamSymbols:
         def call(event: Event, given: Mapping[str, Any]) -> None:
             (at,) = values
             try:
+                rehearser.calls.give(event, at)
                 outputs = rehearser.calls.call(event, at, given)
             except TraceEnded as ended:
                 raise CaptureError(f"region '{event.region}' needs a value") from ended
             at.env.update({name: plain(value) for name, value in outputs.items()})
-            if self._context.plan.regions[event.region].eager:
-                rehearser.copies.keep(event, at.env)
 
         return Stages(events, start, call)
 

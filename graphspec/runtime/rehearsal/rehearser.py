@@ -35,6 +35,7 @@ from graphspec.runtime.rehearsal.world import World
 from graphspec.runtime.values.eager_copies import EagerCopies
 from graphspec.runtime.values.outputs import trees_of
 from graphspec.runtime.values.trees import Tree
+from graphspec.runtime.values.write_back import leaves_of
 
 #: Called with each region whose call is judged.
 Judging = Callable[[Event], None]
@@ -53,7 +54,7 @@ class Rehearser:
         self._context = context
         self.world = world
         self.copies = copies
-        self.calls = RegionCalls(context, variant, world)
+        self.calls = RegionCalls(context, variant, world, copies)
         self.kept = KeptInputs()
         self.code, self.eager_code = CodeNames(), CodeNames()
         updates = (update for region in context.plan.regions.values() for update in region.updates)
@@ -132,6 +133,7 @@ class Rehearser:
         if missing := self.calls.missing(event.region, values):
             self.calls.declare_all(event.region, values)
             return Skipped(event.region, missing)
+        self.calls.give(event, values)
         return (eager if self._context.plan.regions[event.region].eager else call)(event, values)
 
     # -- calls
@@ -157,13 +159,12 @@ class Rehearser:
 
     def _eager(self, event: Event, values: PassValues) -> EagerCall:
         """An eager region between captured ones, which read copies of what it makes."""
+        before = self._layouts(event, values)
         with self.eager_code.watching():
             seen = self._called(event, values)
-        if seen.ended is None:
-            self.copies.keep(event, values.env)
         changes = self.world.changes()
         changed = {change.name for change in changes.rebound} | ({"host random"} if changes.host_random else set())
-        return replace(seen, changed=frozenset(changed))
+        return replace(seen, changed=frozenset(changed), layouts=(before, self._layouts(event, values)))
 
     def _unseen(self, event: Event, values: PassValues) -> None:
         outputs = self.calls.call(event, values)
@@ -226,6 +227,7 @@ class Rehearser:
         """To be called before a captured region is; gives what makes its observation, afterwards."""
         read = frozenset(tensor.untyped_storage()._cdata for tensor in self.calls.read(event.region, values))
         before, origins, copies = self._layouts(event, values), dict(values.origins), dict(self.copies.storages())
+        originals = self._originals(values)
         values.stale.clear()
         values.misfits.clear()
 
@@ -242,6 +244,7 @@ class Rehearser:
                 (before, self._layouts(event, values)),
                 origins,
                 copies,
+                originals,
                 tuple(values.stale),
                 tuple(self.kept.reads(recording, read)),
                 misfits=tuple(values.misfits),
@@ -252,9 +255,20 @@ class Rehearser:
 
         return see
 
+    def _originals(self, values: PassValues) -> dict[int, str]:
+        """The storages in which the eager values lie that a region has copies of; of a copied buffer, the buffer's."""
+        buffers = self._context.buffers
+        twins = {
+            twin.untyped_storage()._cdata: buffers.static[name].whole.untyped_storage()._cdata
+            for name, (twin, _) in values.twins.items()
+        }
+        leaves = [(name, leaf) for name in values.copies for leaf in leaves_of(values.env[name])]
+        keys = [(name, leaf.untyped_storage()._cdata) for name, leaf in leaves if leaf.layout is torch.strided]
+        return {twins.get(key, key): name for name, key in keys}
+
     def _layouts(self, event: Event, values: PassValues) -> dict[str, Layout]:
         """Shape, strides and address of each plain tensor that a region reads."""
-        given = {wire.value: values.env.get(wire.value) for wire in self._context.plan.regions[event.region].reads}
+        given = values.given(wire.value for wire in self._context.plan.regions[event.region].reads)
         found = {name: layout_of(value) for name, value in given.items() if isinstance(value, torch.Tensor)}
         return {name: layout for name, layout in found.items() if isinstance(layout, Layout)}
 

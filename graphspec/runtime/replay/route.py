@@ -3,223 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from graphspec import plan as plans
-from graphspec.errors import GraphSpecError, OrderError, ReplayError
 from graphspec.plan import Bucket
 from graphspec.runtime.context import CapturedRegion, Context, GraphSet
-from graphspec.runtime.replay.order import Clock, Foreign
-from graphspec.runtime.sharing import SharedModel
+from graphspec.runtime.replay.foreign import Address, Foreign
+from graphspec.runtime.replay.holders import Copied, Holders
+from graphspec.runtime.replay.lending import lender
+from graphspec.runtime.replay.moving import Sizes
+from graphspec.runtime.replay.steps import EagerStep, GraphStep, Place, Reach, Result, Target
 from graphspec.runtime.values.axes import Axes, cut, paste
-from graphspec.runtime.values.borrowed import Borrowed
-from graphspec.runtime.values.trees import Tree, flatten
-from graphspec.runtime.values.write_back import apart
+from graphspec.runtime.values.blocks import Block
+from graphspec.runtime.values.memory import Made, Memory
+from graphspec.runtime.values.trees import flatten
 from graphspec.spec import DimSize
-
-#: The real size of each bucketed dim of a run.
-Sizes = Mapping[str, int]
-
-
-class Run:
-    """The moving part of one run: params at the sizes of the bucket, what eager regions made, the results so far."""
-
-    __slots__ = ("env", "params", "results")
-
-    def __init__(self, params: Mapping[str, Any]) -> None:
-        self.params = params
-        self.env: dict[str, Any] = {}
-        self.results: dict[str, Any] = {}
-
-
-class GraphStep:
-    """Replays one graph, and copies its results out right after."""
-
-    __slots__ = ("_captured", "_clock", "_foreign", "_replay", "_results", "_sizes", "region")
-
-    def __init__(
-        self,
-        captured: CapturedRegion,
-        results: list[Result],
-        clock: Clock | None,
-        foreign: Sequence[Foreign],
-        sizes: Sizes,
-    ) -> None:
-        self.region = captured.plan.region
-        self._captured = captured
-        self._replay = captured.graph.replay
-        self._results = results
-        self._clock = clock
-        self._foreign = foreign
-        self._sizes = sizes
-
-    def run(self, run: Run) -> None:
-        """Refresh the update slots, replay, and take the results.
-
-        Raises OrderError for a value of another sequence that was not made, or was overwritten; ReplayError for an
-        operator that failed.
-        """
-        if self._captured.bindings:
-            self._captured.refresh(run.params)
-        if self._clock is not None:
-            for read in self._foreign:
-                self._clock.require(self.region, read, self._sizes)
-        try:
-            self._replay()
-        except GraphSpecError:
-            raise
-        except Exception as error:
-            raise _failed(self.region, error) from error
-        if self._clock is not None:
-            self._clock.replayed(self._captured.plan)
-            self._clock.ran(self.region, self._captured.plan.bucket, self._sizes)
-        for result in self._results:
-            run.results[result.name] = result.take()
-
-
-def _failed(region: str, error: Exception) -> ReplayError:
-    reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-    message = f"region '{region}' failed while it was replayed: {reason}"
-    return ReplayError(message, hint="an index or a value of this run's inputs may be out of range; try it eagerly")
-
-
-class Result:
-    """How one output of a graph becomes a result: ``tensors`` are its real rows on the graph's memory."""
-
-    __slots__ = ("_lend", "_rebuild", "_tensors", "name")
-
-    def __init__(
-        self,
-        name: str,
-        tree: Tree,
-        tensors: list[torch.Tensor],
-        lend: Callable[[torch.Tensor], torch.Tensor] | None,
-    ) -> None:
-        self.name = name
-        self._rebuild = tree.rebuild
-        self._tensors = tensors
-        self._lend = lend
-
-    def take(self) -> Any:
-        """The value a caller gets: copies, or the graph's own memory on loan."""
-        if self._lend is None:
-            return self._rebuild([tensor.clone() for tensor in self._tensors])
-        return self._rebuild([self._lend(tensor) for tensor in self._tensors])
-
-
-class EagerStep:
-    """Runs a region as it is, on the real rows, at its place in the sequence."""
-
-    def __init__(
-        self,
-        context: Context,
-        graphs: GraphSet,
-        region: str,
-        bucket: Bucket,
-        sizes: Sizes,
-        results: frozenset[str],
-        foreign: Sequence[Foreign],
-    ) -> None:
-        self.region = region
-        self._sizes = sizes
-        self._views: dict[str, Any] = {}
-        self._context = context
-        self._graphs = graphs
-        self._bucket = bucket
-        self._plan = context.plan.regions[region]
-        self._rows = context.plan.regions[region].declared.rows
-        self._results = results
-        self._foreign = foreign
-
-    def run(self, run: Run) -> None:
-        """Gather what the region reads, call it, hand on what it returns."""
-        context = self._context
-        for read in self._foreign:
-            self._graphs.clock.require(self.region, read, self._sizes)
-        env = {wire.value: self._read(wire.value, run) for wire in self._plan.reads}
-        with SharedModel.inside():
-            returned = context.regions[self.region](env)
-        statics = context.buffers.static
-        written = {name: context.buffers.view(name, self._bucket) for name in returned if name in statics}
-        for name, value in (apart(returned, written) if written else returned).items():
-            if name in self._results:
-                run.results[name] = self._own(name, value)
-            if name in written:  # read from there: a captured region may write it before the next reader
-                paste(written[name], value, name, self._bucket, self._sizes)
-                continue
-            copied = self._graphs.copies.get((name, self._bucket))
-            if copied is not None:
-                self._refresh(name, copied.tree, copied.tensors, value)
-            run.env[name] = value
-            if self._graphs.clock.needed:  # another sequence may read it, when the inputs are others
-                self._graphs.eager_values[name] = self._off_inputs(value)
-        self._graphs.clock.ran(self.region, self._bucket, self._sizes)
-
-    def _read(self, name: str, run: Run) -> Any:
-        if name in run.params:
-            return run.params[name]
-        if name in run.env:
-            return run.env[name]
-        if name in self._graphs.variant.absent:
-            return None
-        if name in self._graphs.eager_values:  # made by an eager region of another sequence
-            return self._graphs.eager_values[name]
-        if name not in self._views:
-            self._views[name] = self._view(name)
-        tree = flatten(self._views[name])
-        return tree.rebuild([leaf.detach() for leaf in tree.leaves])  # aliases, which the region may reshape
-
-    def _view(self, name: str) -> Any:
-        """The real rows of a static buffer, or of what a graph makes; with ``rows: bucket``, all of them."""
-        context = self._context
-        if name in context.buffers.static:
-            axes = Axes.declared(context.plan.buffers[name].shape or ())
-            return self._cut(context.buffers.view(name, self._bucket), axes, name)
-        producer = next((w.producer for w in self._plan.reads if w.value == name), None)
-        assert producer is not None
-        own = self._bucket.project(context.plan.regions[producer].dims)
-        captured = self._graphs.regions.get((producer, own))
-        if captured is None:
-            message = f"region '{self.region}' reads '{name}', which region '{producer}' has not made in this run"
-            raise OrderError(message, hint=f"replay '{producer}' before '{self.region}'")
-        tree, _ = captured.outputs[name]
-        axes_of = self._graphs.axes(context, producer, name)
-        leaves = [self._cut(t, a, name) for t, a in zip(captured.tensors(name), axes_of, strict=True)]
-        return tree.rebuild(leaves)
-
-    def _cut(self, tensor: torch.Tensor, axes: Axes, name: str) -> torch.Tensor:
-        return cut(tensor, axes, self._sizes, name) if self._rows == "real" else tensor
-
-    def _refresh(self, name: str, tree: Tree, statics: tuple[torch.Tensor, ...], value: Any) -> None:
-        given = flatten(value, place=f"output '{name}'")
-        if len(given.leaves) != len(statics) or given.constants != tree.constants:
-            message = (
-                f"region '{self.region}': '{name}' has another structure or other host values than when the graphs "
-                "that read it were captured"
-            )
-            raise OrderError(message, hint="return tensors of fixed structure, or hand host values on as params")
-        for static, leaf in zip(statics, given.leaves, strict=True):
-            paste(static, leaf, name, self._bucket, self._sizes)
-
-    def _off_inputs(self, value: Any) -> Any:
-        """A value of this run that outlives it: what lies in an input buffer is copied."""
-        tree = flatten(value)
-        inputs = self._context.buffers.input_storages
-        return tree.rebuild([x.clone() if x.untyped_storage()._cdata in inputs else x for x in tree.leaves])
-
-    def _own(self, name: str, value: Any) -> Any:
-        """A result of its own, real rows only: an eager region may return a view of graph memory."""
-        tree = flatten(value)
-        leaves = tree.leaves
-        buffer = self._context.plan.buffers.get(name)
-        if self._rows == "bucket" and buffer is not None and buffer.shape is not None:
-            axes = Axes.declared(buffer.shape)
-            leaves = tuple(cut(leaf, axes, self._sizes, name) for leaf in leaves)
-        return tree.rebuild([leaf.clone() for leaf in leaves])
 
 
 @dataclass(frozen=True)
@@ -238,7 +40,13 @@ class Route:
     """
 
     def __init__(
-        self, context: Context, graphs: GraphSet, sequence: plans.Sequence, bucket: Bucket, sizes: Sizes
+        self,
+        context: Context,
+        memory: Memory,
+        graphs: GraphSet,
+        sequence: plans.Sequence,
+        bucket: Bucket,
+        sizes: Sizes,
     ) -> None:
         self.bucket = bucket
         self.label = str(bucket)
@@ -249,88 +57,179 @@ class Route:
         self.inlets = {
             name: self._inlet(context, name) for name in sequence.inputs if name not in graphs.variant.absent
         }
-        self.kept = self._kept(context) if self.padded else []
-        self.steps = self._steps(context, graphs, sequence)
+        self.filled = [context.buffers.static[name].block for name in (*self.inlets, *context.buffers.derived)]
+        self.kept, self.kept_blocks = self._kept(context) if self.padded else ([], [])
+        self.with_eager = any(region.eager for region in context.plan.regions.values())
+        binder = _Binder(context, memory, graphs, self)
+        self.steps = binder.steps(sequence)
+        self.foreign = tuple(binder.foreign)
 
     def _inlet(self, context: Context, name: str) -> Inlet:
         buffer, view = context.plan.buffers[name].declared, context.buffers.view(name, self.bucket)
         target = cut(view, Axes.declared(buffer.shape or ()), self.sizes, name) if self.padded else view
         return Inlet(view, view if target.shape == view.shape else target, buffer.pad or 0)
 
-    def _kept(self, context: Context) -> list[torch.Tensor]:
+    def _kept(self, context: Context) -> tuple[list[torch.Tensor], list[Block]]:
         """The rows of states that a run has no real rows for: they stay as they were."""
-        kept = []
+        kept, blocks = [], []
         for name, state in context.buffers.states_with_rows():
             for axis, (dim, factor) in Axes.declared(context.plan.buffers[name].shape or ()).scaled.items():
                 if dim in self.sizes:
                     real, all_rows = factor * self.sizes[dim], factor * self.bucket[dim]
                     kept.append(state.narrow(axis, real, all_rows - real))
-        return kept
+                    if name in context.buffers.static:
+                        blocks.append(context.buffers.static[name].block)
+        return kept, blocks
 
-    def _steps(self, context: Context, graphs: GraphSet, sequence: plans.Sequence) -> list[GraphStep | EagerStep]:
-        results = frozenset(sequence.results)
+
+class _Binder:
+    """Binds the steps of a sequence. ``foreign`` collects what they read of earlier runs."""
+
+    def __init__(self, context: Context, memory: Memory, graphs: GraphSet, route: Route) -> None:
+        self._context = context
+        self._memory = memory
+        self._graphs = graphs
+        self._route = route
+        self._made: set[str] = set()
+        self._fresh: set[str] = set()
+        self.foreign: list[Foreign] = []
+
+    def steps(self, sequence: plans.Sequence) -> list[GraphStep | EagerStep]:
+        """Every step, in order."""
         last_place = {name: position for position, name in enumerate(sequence.steps)}
-        clock = graphs.clock if graphs.clock.needed else None
-        steps: list[GraphStep | EagerStep] = []
-        made: set[str] = set()
+        found: list[GraphStep | EagerStep] = []
         for position, name in enumerate(sequence.steps):
-            plan = context.plan.regions[name]
-            own = self.bucket.project(plan.dims)
-            wanted = results if last_place[name] == position else frozenset[str]()
-            foreign = [
-                _foreign(context, wire, own)
-                for wire in plan.reads
-                if wire.producer is not None and wire.value not in made and not (plan.eager and wire.source == "eager")
-            ]
-            made.update(plan.outputs)
-            if plan.eager:
-                steps.append(EagerStep(context, graphs, name, own, self.sizes, wanted, foreign))
-                continue
-            captured = graphs.regions[name, own]
-            taken = [self._result(context, graphs, captured, value) for value in captured.outputs if value in wanted]
-            steps.append(GraphStep(captured, taken, clock, foreign, self.sizes))
-        return steps
+            region = self._context.plan.regions[name]
+            wanted = [each for each in sequence.results if each in region.outputs and last_place[name] == position]
+            found.append(self._eager(region, wanted) if region.eager else self._graph(region, wanted))
+            self._made.update(region.outputs)
+        return found
 
-    def _result(self, context: Context, graphs: GraphSet, captured: CapturedRegion, name: str) -> Result:
+    # -- a graph
+
+    def _graph(self, region: plans.RegionPlan, wanted: Sequence[str]) -> GraphStep:
+        memory, graphs = self._memory, self._graphs
+        captured = graphs.regions[region.name, self._route.bucket.project(region.dims)]
+        for wire in region.reads:
+            if wire.producer is not None and wire.value not in self._made:
+                self.foreign.append(self._foreign(region, wire, self._address(wire)))
+        results = [self._result(captured, name) for name in wanted if name in captured.outputs]
+        crossing = {name: self._graph_made(captured, name) for name in region.outputs if name in memory.crossing}
+        return GraphStep(captured, memory, results, self._holders(region, captured), crossing)
+
+    def _holders(self, region: plans.RegionPlan, captured: CapturedRegion) -> Holders | None:
+        if not self._route.with_eager and not self._memory.lends:
+            return None
+        copied = [self._copied(wire) for wire in region.reads if wire.source == "eager" and self._stale(wire.value)]
+        if captured.homes.written:
+            self._fresh.clear()
+        reads = [wire.value for wire in region.reads if wire.source in ("graph", "buffer")]
+        return Holders(region.name, captured.homes, self._memory, copied, reads, self._route.sizes)
+
+    def _stale(self, value: str) -> bool:
+        """Whether the copy of an eager value must be filled here: not if nothing can have changed since it was."""
+        stale = value not in self._fresh
+        self._fresh.add(value)
+        return stale
+
+    def _copied(self, wire: plans.Wire) -> Copied:
+        own = self._own_bucket(wire)
+        return Copied(wire.value, self._graphs.copies[wire.value, own], own)
+
+    def _result(self, captured: CapturedRegion, name: str) -> Result:
         tree, _ = captured.outputs[name]
         leaves = captured.tensors(name)
-        if self.padded:
-            axes_of = graphs.axes(context, captured.plan.region, name)
-            leaves = [cut(leaf, axes, self.sizes, name) for leaf, axes in zip(leaves, axes_of, strict=True)]
-        borrowed = name in context.plan.regions[captured.plan.region].borrowed
-        return Result(name, tree, leaves, _lender(graphs, captured, name) if borrowed else None)
+        if self._route.padded:
+            axes_of = self._graphs.axes(self._context, captured.plan.region, name)
+            leaves = [cut(leaf, axes, self._route.sizes, name) for leaf, axes in zip(leaves, axes_of, strict=True)]
+        borrowed = name in self._context.plan.regions[captured.plan.region].borrowed
+        lend = lender(captured, name, leaves, self._memory) if borrowed else None
+        return Result(name, tree, leaves, lend)
 
+    def _graph_made(self, captured: CapturedRegion, name: str) -> Made:
+        tree, _ = captured.outputs[name]
+        axes = self._graphs.axes(self._context, captured.plan.region, name)
+        sizes = {**dict(captured.plan.bucket.sizes), **self._sizes_of(captured.plan.region)}
+        return Made(captured.plan.region, sizes, tree, captured.tensors(name), axes, captured.homes.outputs[name])
 
-def _lender(graphs: GraphSet, captured: CapturedRegion, name: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Lends graph memory until the pool rule says that it may have been overwritten."""
-    region = captured.plan.region
+    # -- an eager region
 
-    def lend(tensor: torch.Tensor) -> torch.Tensor:
-        since = graphs.clock.now
+    def _eager(self, region: plans.RegionPlan, wanted: Sequence[str]) -> EagerStep:
+        context = self._context
+        own = self._route.bucket.project(region.dims)
+        places: dict[str, Place] = {}
+        for wire in region.reads:
+            if wire.source == "param" or wire.value in self._graphs.variant.absent:
+                continue
+            if wire.producer is not None and wire.value not in self._made:
+                self.foreign.append(self._foreign(region, wire, None))
+            elif wire.source == "buffer":
+                places[wire.value] = self._buffer_place(region, wire.value, own)
+            elif wire.source == "graph":
+                places[wire.value] = self._graph_place(region, wire)
+        self._fresh.clear()
+        targets = {name: self._target(region, name, own) for name in region.outputs if name in context.buffers.static}
+        sizes = {**dict(own.sizes), **self._sizes_of(region.name)}
+        reach = Reach(sizes, places, targets, frozenset(wanted), context.plan.buffers)
+        return EagerStep(context.regions[region.name], region, self._memory, reach)
 
-        def check() -> None:
-            culprit = graphs.clock.overwritten_since(captured.plan, name, since)
-            if culprit is not None:
-                message = (
-                    f"the result '{name}' of region '{region}' is read too late: its memory was lent (copy: false), "
-                    f"and region '{culprit.region}' was replayed since"
-                )
-                raise OrderError(message, hint=f"read '{name}' before the next run, or declare it without copy: false")
+    def _buffer_place(self, region: plans.RegionPlan, name: str, own: Bucket) -> Place:
+        buffers = self._context.buffers
+        axes = Axes.declared(self._context.plan.buffers[name].shape or ())
+        view = self._rows(region, buffers.view(name, own), axes, name)
+        return Place(flatten(view), (view,), (buffers.static[name].block,))
 
-        return Borrowed.lend(tensor, check)
+    def _graph_place(self, region: plans.RegionPlan, wire: plans.Wire) -> Place:
+        captured = self._graphs.regions[str(wire.producer), self._own_bucket(wire)]
+        axes_of = self._graphs.axes(self._context, str(wire.producer), wire.value)
+        tensors = [
+            self._rows(region, tensor, axes, wire.value)
+            for tensor, axes in zip(captured.tensors(wire.value), axes_of, strict=True)
+        ]
+        return Place(captured.outputs[wire.value][0], tensors, captured.homes.outputs[wire.value])
 
-    return lend
+    def _rows(self, region: plans.RegionPlan, tensor: torch.Tensor, axes: Axes, name: str) -> torch.Tensor:
+        """The real rows, or with ``rows: bucket`` all of them."""
+        return cut(tensor, axes, self._route.sizes, name) if region.declared.rows == "real" else tensor
 
+    def _target(self, region: plans.RegionPlan, name: str, own: Bucket) -> Target:
+        buffers, sizes = self._context.buffers, self._route.sizes
+        view, block = buffers.view(name, own), buffers.static[name].block
+        axes = Axes.declared(self._context.plan.buffers[name].shape or ())
+        of_run = {**dict(own.sizes), **self._sizes_of(region.name)}
+        made = Made(region.name, of_run, flatten(view), (view,), (axes,), (block,))
+        return Target(block, lambda value: paste(view, value, name, own, sizes), made)
 
-def _foreign(context: Context, wire: plans.Wire, reader: Bucket) -> Foreign:
-    """What a step at a bucket reads of another sequence, or of a run before."""
-    dims = context.plan.regions[str(wire.producer)].dims
-    if wire.source == "buffer":
-        shape = context.plan.buffers[wire.value].shape
-        own = (
-            dims
-            if shape is None
-            else tuple(axis.dim for axis in shape if isinstance(axis, DimSize) and axis.dim in dims)
-        )
-        return Foreign(wire.value, str(wire.producer), None, own, in_pool=False)
-    return Foreign(wire.value, str(wire.producer), reader.project(dims), dims, in_pool=wire.source == "graph")
+    # -- what earlier runs made
+
+    def _foreign(self, region: plans.RegionPlan, wire: plans.Wire, address: Address | None) -> Foreign:
+        """What a step reads of another sequence, or of a run before."""
+        producer = self._context.plan.regions[str(wire.producer)]
+        dims = producer.dims
+        buffer = self._context.plan.buffers.get(wire.value)
+        if wire.source == "buffer" and buffer is not None and buffer.shape is not None:
+            dims = tuple(axis.dim for axis in buffer.shape if isinstance(axis, DimSize) and axis.dim in dims)
+        bucket = None if wire.source == "buffer" else self._route.bucket.project(dims)
+        return Foreign(region.name, wire.value, producer.name, bucket, dims, address, region.eager)
+
+    def _address(self, wire: plans.Wire) -> Address | None:
+        own = self._own_bucket(wire)
+        if wire.source == "graph":
+            captured = self._graphs.regions[str(wire.producer), own]
+            axes = self._graphs.axes(self._context, str(wire.producer), wire.value)
+            homes, (tree, _) = captured.homes, captured.outputs[wire.value]
+            return Address(tree, captured.tensors(wire.value), axes, homes.outputs[wire.value], homes.stamp)
+        if wire.source == "buffer":
+            buffers = self._context.buffers
+            axes = [Axes.declared(self._context.plan.buffers[wire.value].shape or ())]
+            view = buffers.view(wire.value, own)
+            return Address(flatten(view), (view,), axes, (buffers.static[wire.value].block,))
+        return None
+
+    def _own_bucket(self, wire: plans.Wire) -> Bucket:
+        return self._route.bucket.project(self._context.plan.regions[str(wire.producer)].dims)
+
+    def _sizes_of(self, region: str) -> dict[str, int]:
+        """The real sizes of a region's dims."""
+        dims = self._context.plan.regions[region].dims
+        return {dim: size for dim, size in self._route.sizes.items() if dim in dims}

@@ -12,13 +12,16 @@ import torch
 from graphspec import plan as plans
 from graphspec.plan import Bucket
 from graphspec.runtime.context import Context
-from graphspec.runtime.replay.eager import directly, run_eagerly
+from graphspec.runtime.replay.fallback import directly, run_eagerly
+from graphspec.runtime.replay.foreign import bring
 from graphspec.runtime.replay.gate import Gate
+from graphspec.runtime.replay.moving import Moving
 from graphspec.runtime.replay.request import Reader, Remembered, Request, padded_params
-from graphspec.runtime.replay.route import Route, Run
+from graphspec.runtime.replay.route import Route
 from graphspec.runtime.replay.stats import Stats
 from graphspec.runtime.replay.variants import Variants
 from graphspec.runtime.sharing import SharedModel
+from graphspec.runtime.values.memory import Memory
 
 #: How many real sizes keep their bound steps; beyond, all are bound anew as they come.
 MOST_ROUTES = 4096
@@ -32,6 +35,7 @@ class Opened:
     """What the sequences of an opened spec share."""
 
     context: Context
+    memory: Memory
     gate: Gate
     variants: Variants
     remembered: Remembered
@@ -48,6 +52,7 @@ class BoundSequence:
         self._gate = opened.gate
         self._lock = opened.gate.lock
         self._context = context = opened.context
+        self._memory = opened.memory
         self._reader = Reader(context, plan, opened.remembered)
         self._routes: dict[Hashable, Route] = {}
         opened.variants.forget.append(self._routes.clear)
@@ -72,7 +77,7 @@ class BoundSequence:
         """Run once by calling the model's own code at the real sizes, advancing the states as eager does."""
         with self._gate.entered(), torch.no_grad():
             request = self._reader.read(inputs)
-            results = run_eagerly(self._context, self.plan, request)
+            results = run_eagerly(self._context, self._memory, self.plan, request)
             self._remember(request)
             return results
 
@@ -118,37 +123,45 @@ class BoundSequence:
         if not self._falls_back:
             raise self._reader.no_bucket(request.sizes)
         self._opened.stats.fallbacks += 1
-        return run_eagerly(self._context, self.plan, request)
+        return run_eagerly(self._context, self._memory, self.plan, request)
 
     def _replay(self, request: Request, bucket: Bucket, fills: Fills | None) -> dict[str, Any]:
         route = self._routes.get(request.key)
         if route is None:
             route = self._bind(request, bucket)
         self._opened.variants.check(request.variant)
+        if route.foreign:
+            bring(route.foreign, self._memory, bucket, request.sizes)
         padded_rows = [(rows, rows.clone()) for rows in route.kept]
+        moving = Moving(padded_params(self._context, request.params, bucket) if route.padded else request.params)
+        failed = True
         try:
             self._fill(request, route, fills)
-            run = Run(padded_params(self._context, request.params, bucket) if route.padded else request.params)
             if torch._C._autograd._profiler_enabled():
-                _run_named(route, run)
+                _run_named(route, moving)
             else:
                 for step in route.steps:
-                    step.run(run)
+                    step.run(moving)
+            failed = False
         finally:
             for rows, content in padded_rows:
                 rows.copy_(content)
+            if route.with_eager:
+                self._memory.pull(route.kept_blocks)
+                moving.end(self._memory, failed=failed)
         self._count(route)
-        return {name: run.results[name] for name in self.plan.results}
+        return {name: moving.results[name] for name in self.plan.results}
 
     def _bind(self, request: Request, bucket: Bucket) -> Route:
         graphs = self._opened.variants.graphs(request.variant)
         if len(self._routes) >= MOST_ROUTES:
             self._routes.clear()
-        route = self._routes[request.key] = Route(self._context, graphs, self.plan, bucket, request.sizes)
+        route = self._routes[request.key] = Route(self._context, self._memory, graphs, self.plan, bucket, request.sizes)
         return route
 
     def _fill(self, request: Request, route: Route, fills: Fills | None) -> None:
         """Copy the inputs into their static buffers; the rows a bucket adds are filled on every run."""
+        self._memory.drop(route.filled)
         tensors, inlets = self._apart(request.tensors), route.inlets
         for name, tensor in tensors.items():
             inlet = inlets[name]
@@ -183,8 +196,8 @@ class BoundSequence:
         stats.padded += route.elements
 
 
-def _run_named(route: Route, run: Run) -> None:
+def _run_named(route: Route, moving: Moving) -> None:
     """Each step under the name of its region, for the profiler that is on."""
     for step in route.steps:
         with torch.profiler.record_function(step.region):
-            step.run(run)
+            step.run(moving)

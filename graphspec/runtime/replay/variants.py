@@ -12,6 +12,7 @@ from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Progres
 from graphspec.runtime.guarding import guard_for
 from graphspec.runtime.holdings.guard import Guard
 from graphspec.runtime.holdings.storages import outside_inference
+from graphspec.runtime.values.memory import Memory
 
 #: How many sets of graphs are kept for values of specialized params and absent optional inputs.
 VARIANTS = 16
@@ -20,8 +21,9 @@ VARIANTS = 16
 class Variants:
     """Sets of graphs, captured when they are first asked for. ``forget`` is called when graphs have gone."""
 
-    def __init__(self, context: Context, progress: Progress | None = None) -> None:
+    def __init__(self, context: Context, memory: Memory, progress: Progress | None = None) -> None:
         self._context = context
+        self._memory = memory
         self._progress = progress
         self._sets: dict[Variant, GraphSet] = {}
         self._guards: dict[Variant, Guard] = {}
@@ -87,4 +89,5 @@ class Variants:
         del self._guards[variant]
         for forget in self.forget:
             forget()
+        self._memory.leave(captured.homes for captured in graphs.regions.values())
         graphs.release(self._context.backend)

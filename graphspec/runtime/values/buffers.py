@@ -13,6 +13,7 @@ from graphspec import plan as plans
 from graphspec import spec as language
 from graphspec.errors import DeviceError, ModelError
 from graphspec.plan import Bucket, concrete
+from graphspec.runtime.values.blocks import Block, bytes_at
 from graphspec.runtime.values.inputs import check_copy
 from graphspec.runtime.values.paths import lacks, nearby, parts_of, step_into
 
@@ -47,6 +48,7 @@ class StaticBuffer:
         self.dims = layout.dims
         self.dtype: torch.dtype = getattr(torch, str(layout.dtype))
         self.whole = self._allocated(layout, device)
+        self.block = Block(layout.name, lambda: bytes_at(self.whole.untyped_storage(), 0, self.whole.nbytes))
         self.largest = self._dense(layout.largest)
         self._views: dict[Bucket, torch.Tensor] = {}
 
@@ -118,6 +120,11 @@ class Buffers:
         inputs = [(name, buffer.whole) for name, buffer in self.static.items() if buffer.declared.role == "input"]
         return {whole.untyped_storage()._cdata: name for name, whole in inputs}
 
+    @property
+    def blocks(self) -> dict[int, Block]:
+        """The blocks of all static buffers, by storage."""
+        return {buffer.whole.untyped_storage()._cdata: buffer.block for buffer in self.static.values()}
+
     def move_inputs(self, values: MutableMapping[str, Any]) -> None:
         """Put every input among ``values`` in other memory: one that an earlier run kept is told from a later run's."""
         for name, value in values.items():
@@ -184,6 +191,11 @@ class Buffers:
     def has_derived(self) -> bool:
         """Whether some buffer is a copy of a param or a size."""
         return bool(self._derived)
+
+    @property
+    def derived(self) -> list[str]:
+        """The buffers that are copies of params and sizes."""
+        return [name for name, _ in self._derived]
 
     def states_with_rows(self) -> list[tuple[str, torch.Tensor]]:
         """Every state whose declared shape has bucketed dims, at its largest."""

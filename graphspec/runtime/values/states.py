@@ -9,16 +9,22 @@ from typing import Any, NoReturn
 import torch
 
 from graphspec.errors import InputError, ReplayError
-from graphspec.runtime.context import Context
+from graphspec.plan import Plan
+from graphspec.runtime.sharing import SharedModel
+from graphspec.runtime.values.buffers import Buffers
 from graphspec.runtime.values.inputs import exact_cast
+from graphspec.runtime.values.memory import Memory
 
 
 class States(Mapping[str, Any]):
     """The states of a spec by name. Reading gives a copy: a tensor, or by path for a state that matches several."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._names = tuple(name for name, buffer in context.plan.buffers.items() if buffer.role == "state")
+    def __init__(self, plan: Plan, buffers: Buffers, memory: Memory, shared: SharedModel) -> None:
+        self._plan = plan
+        self._buffers = buffers
+        self._memory = memory
+        self._shared = shared
+        self._names = tuple(name for name, buffer in plan.buffers.items() if buffer.role == "state")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -32,23 +38,24 @@ class States(Mapping[str, Any]):
         A state given by an ``attr`` with ``*`` is a dict from path to tensor. Raises InputError for another name.
         """
         tensors = self.tensors(name)
-        buffer = self._context.plan.buffers[name].declared
-        if buffer.attr is not None and "*" in buffer.attr:
-            return {path: tensor.detach().clone() for path, tensor in tensors.items()}
-        return next(iter(tensors.values())).detach().clone()
+        buffer = self._plan.buffers[name].declared
+        with self._shared.lock:
+            copies = {path: tensor.detach().clone() for path, tensor in tensors.items()}
+        return copies if buffer.attr is not None and "*" in buffer.attr else next(iter(copies.values()))
 
     def tensors(self, name: str) -> dict[str, torch.Tensor]:
         """The tensors of a state themselves, by path."""
         if name not in self._names:
             have = ", ".join(self._names) or "no states"
             raise InputError(f"there is no state '{name}'", hint=f"the spec has {have}")
-        buffers = self._context.buffers
+        buffers = self._buffers
         return buffers.owned[name] if name in buffers.owned else {name: buffers.static[name].largest}
 
     def write(self, name: str, value: torch.Tensor, *, rows: Sequence[int] | slice | None = None) -> None:
         """Write a state, or its ``rows`` along the first axis.
 
-        ``value`` has the shape of what is written and its dtype. Raises InputError otherwise; nothing is broadcast.
+        ``value`` has the shape of what is written and its dtype. Raises InputError otherwise; nothing is broadcast. It
+        ends the life of results that lie in the state.
         """
         tensors = self.tensors(name)
         if len(tensors) > 1:
@@ -65,10 +72,16 @@ class States(Mapping[str, Any]):
             raise InputError(f"state '{name}' takes the shape {list(shape)} here, and {list(value.shape)} came")
         if value.dtype != target.dtype and exact_cast(value, target.dtype) is None:
             raise InputError(f"state '{name}' takes {target.dtype}, and {value.dtype} came")
-        with torch.no_grad():
-            target[index] = (
-                value.detach().to(dtype=target.dtype, device=target.device).clone()
-            )  # it may be a view of it
+        own = value.detach().to(dtype=target.dtype, device=target.device).clone()  # it may be a view of the state
+        with self._shared.lock, torch.no_grad():
+            self._begin_anew(name)
+            target[index] = own
+
+    def reset(self) -> None:
+        """Put every state back to its initial content. It ends the life of results that lie in states."""
+        for name in self._names:
+            self._begin_anew(name)
+        self._buffers.reset()
 
     def __reduce__(self) -> NoReturn:
         message = "the states of a runner cannot be pickled or copied: they are the memory its graphs use"
@@ -81,9 +94,17 @@ class States(Mapping[str, Any]):
 
     def restore(self, saved: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Put back what `save` returned."""
-        with torch.no_grad():
+        with self._shared.lock, torch.no_grad():
+            for name in self._names:
+                self._begin_anew(name)
             for tensor, content in saved:
                 tensor.copy_(content)
+
+    def _begin_anew(self, name: str) -> None:
+        static = self._buffers.static.get(name)
+        owned = self._buffers.owned.get(name, {}).values()
+        blocks = [self._shared.block(tensor) for tensor in owned] if static is None else [static.block]
+        self._memory.begin_anew(name, blocks)
 
 
 def _row_numbers(rows: Sequence[int], name: str, target: torch.Tensor) -> list[int]:

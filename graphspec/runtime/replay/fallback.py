@@ -1,0 +1,186 @@
+"""A sequence run by the model's own code: the reference that replays are compared with, and the fallback.
+
+What its regions make is from then on what the names stand for, as if graphs had made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from graphspec import plan as plans
+from graphspec import spec as language
+from graphspec.errors import InputError
+from graphspec.plan import Bucket, RegionPlan, concrete
+from graphspec.runtime.context import Context
+from graphspec.runtime.replay.foreign import Foreign, bring
+from graphspec.runtime.replay.moving import Moving
+from graphspec.runtime.replay.request import Request
+from graphspec.runtime.replay.steps import EagerStep, Place, Reach, Target
+from graphspec.runtime.values.axes import Axes, cut
+from graphspec.runtime.values.buffers import strides_of
+from graphspec.runtime.values.memory import Made, Memory
+from graphspec.runtime.values.outputs import check_output
+from graphspec.runtime.values.trees import flatten
+
+
+def run_eagerly(context: Context, memory: Memory, sequence: plans.Sequence, request: Request) -> dict[str, Any]:
+    """Call the regions of a sequence in order on the given tensors, at the real sizes.
+
+    States are the real ones, and are advanced. Raises InputError if a state has fewer rows than the run, OrderError for
+    a value of another sequence that was not made.
+    """
+    fallback = _Fallback(context, memory, sequence, request)
+    steps = fallback.steps()
+    bring(fallback.foreign, memory, Bucket(), fallback.sizes)
+    moving = Moving(request.params)
+    moving.env.update(fallback.given())
+    failed = True
+    try:
+        for step in steps:
+            step.run(moving)
+        failed = False
+    finally:
+        results = moving.results
+        moving.end(memory, failed=failed)
+    return {name: results[name] for name in sequence.results}
+
+
+def directly(context: Context, sequence: plans.Sequence, request: Request) -> Callable[[], None]:
+    """What a user would call without graphspec: the regions in order, on inputs that are in place; for measuring."""
+    fallback = _Fallback(context, None, sequence, request)
+    regions = [context.regions[name] for name in sequence.steps]
+    env = {**request.params, **fallback.given()}
+    wires = [wire for name in dict.fromkeys(sequence.steps) for wire in context.plan.regions[name].reads]
+    states = {wire.value: fallback.state(wire.value) for wire in wires if fallback.is_state(wire.value)}
+    written = [name for step in sequence.steps for name in context.plan.regions[step].write_back]
+    states |= {name: fallback.state(name) for name in written}
+    env |= states
+
+    def call() -> None:
+        found = dict(env)
+        for region in regions:
+            for name, value in region.direct(found).items():
+                found[name] = states[name].copy_(value) if name in states else value
+
+    return call
+
+
+class _Fallback:
+    """One run at its real sizes."""
+
+    def __init__(self, context: Context, memory: Memory | None, sequence: plans.Sequence, request: Request) -> None:
+        self._context = context
+        self._plan = context.plan
+        self._memory = memory
+        self._sequence = sequence
+        self._request = request
+        bucket = dict(request.bucket.sizes) if request.bucket is not None else {}
+        self.sizes = {**bucket, **{dim: size for dim, size in request.sizes.items() if dim in sequence.dims}}
+        self._all = {**context.plan.constants, **self.sizes}
+        self.foreign: list[Foreign] = []
+
+    def steps(self) -> list[EagerStep]:
+        """Every region of the sequence, to be called by Python."""
+        made: set[str] = set()
+        steps: list[EagerStep] = []
+        last_place = {name: position for position, name in enumerate(self._sequence.steps)}
+        for position, name in enumerate(self._sequence.steps):
+            region = self._plan.regions[name]
+            wanted = (each for each in self._sequence.results if each in region.outputs)
+            steps.append(self._step(region, made, frozenset(wanted if last_place[name] == position else ())))
+            made.update(region.outputs)
+        return steps
+
+    def given(self) -> dict[str, Any]:
+        """The inputs as eager would get them, the copies of params and sizes, and None for what was left out."""
+        found: dict[str, Any] = {}
+        for name, tensor in self._request.tensors.items():
+            found[name] = self._placed(tensor, self._plan.buffers[name].declared)
+        for step in self._sequence.steps:
+            for wire in self._plan.regions[step].reads:
+                buffer = self._plan.buffers.get(wire.value)
+                if buffer is not None and buffer.source is not None:
+                    found[wire.value] = self._derived(buffer, buffer.source)
+                elif buffer is not None and buffer.role == "input":
+                    found.setdefault(wire.value, None)
+        return found
+
+    def is_state(self, name: str) -> bool:
+        """Whether a name is that of a state of graphspec's own."""
+        buffer = self._plan.buffers.get(name)
+        return buffer is not None and buffer.role == "state"
+
+    def state(self, name: str) -> torch.Tensor:
+        """The real rows of a state, as a view."""
+        whole = self._context.buffers.static[name].largest
+        shape = concrete(self._plan.buffers[name].shape or (), self._all)
+        if any(want > have for want, have in zip(shape, whole.shape, strict=True)):
+            raise InputError(f"state '{name}' has the shape {list(whole.shape)}, and this run needs {list(shape)}")
+        return whole[tuple(slice(0, size) for size in shape)]
+
+    def _step(self, region: RegionPlan, made: set[str], wanted: frozenset[str]) -> EagerStep:
+        assert self._memory is not None
+        places: dict[str, Place] = {}
+        for wire in region.reads:
+            if self.is_state(wire.value):
+                view = self.state(wire.value)
+                places[wire.value] = Place(flatten(view), (view,), (self._context.buffers.static[wire.value].block,))
+            elif wire.producer is not None and wire.value not in made:
+                self.foreign.append(Foreign(region.name, wire.value, wire.producer, None, (), None, eager=True))
+        targets = {name: self._target(region, name) for name in region.outputs}
+        sizes = {dim: size for dim, size in self.sizes.items() if dim in region.dims}
+        kept = {name: target for name, target in targets.items() if target is not None}
+        reach = Reach(sizes, places, kept, wanted, self._plan.buffers, partial(self._check, region.name))
+        return EagerStep(self._context.regions[region.name], region, self._memory, reach)
+
+    def _target(self, region: RegionPlan, name: str) -> Target | None:
+        """The static buffer of an output, if the run fits in; None for a value on its own."""
+        buffer = self._plan.buffers.get(name)
+        if buffer is None or name not in self._context.buffers.static:
+            return None
+        static = self._context.buffers.static[name]
+        view = self.state(name) if buffer.role == "state" else self._room(name)
+        if view is None:
+            return None
+        sizes = {dim: size for dim, size in self.sizes.items() if dim in region.dims}
+
+        def put(value: Any) -> None:
+            view.copy_(value)
+
+        return Target(static.block, put, Made(region.name, sizes, flatten(view), (view,), blocks=(static.block,)))
+
+    def _check(self, region: str, name: str, value: Any) -> None:
+        buffer = self._plan.buffers.get(name)
+        if buffer is not None:
+            check_output(region, buffer, value, concrete(buffer.shape or (), self._all))
+
+    def _room(self, name: str) -> torch.Tensor | None:
+        """The real rows of a static output at the smallest bucket that has them."""
+        static = self._context.buffers.static[name]
+        fitting = [
+            bucket
+            for bucket in self._plan.buckets
+            if all(self.sizes.get(dim, size) <= size for dim, size in bucket.project(static.dims).sizes)
+        ]
+        if not fitting:
+            return None
+        bucket = min(fitting, key=lambda each: each.project(static.dims).elements)
+        axes = Axes.declared(self._plan.buffers[name].shape or ())
+        return cut(self._context.buffers.view(name, bucket), axes, self.sizes, name)
+
+    def _derived(self, buffer: plans.BufferPlan, source: language.FromParam | language.FromSize) -> torch.Tensor:
+        dtype: torch.dtype = getattr(torch, str(buffer.dtype))
+        shape = concrete(buffer.shape or (), self._all)
+        params = self._request.params
+        value = self._all[source.dim] if isinstance(source, language.FromSize) else params[source.param]
+        return torch.as_tensor(value, dtype=dtype, device=self._context.device).expand(shape).clone()
+
+    def _placed(self, tensor: torch.Tensor, buffer: language.Buffer) -> torch.Tensor:
+        """An input as eager would get it: on the device, in the declared layout."""
+        strides = strides_of(tuple(tensor.shape), buffer.layout)
+        placed = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=self._context.device)
+        return placed.copy_(tensor)

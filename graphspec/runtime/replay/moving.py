@@ -1,0 +1,46 @@
+"""The moving part of one run: its params, what eager regions made and hold, and the results so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from graphspec.runtime.values.blocks import Block
+from graphspec.runtime.values.memory import Memory
+from graphspec.runtime.values.trees import Tree
+
+#: The real size of each bucketed dim of a run.
+Sizes = Mapping[str, int]
+
+
+class Moving:
+    """What one run has made by now.
+
+    ``env`` is what eager regions made, and what a fallback was given. ``lent`` is what eager regions were given on
+    other memory, each with the layouts it had, ``leased`` the blocks behind it, each with the names that lie there.
+    """
+
+    __slots__ = ("env", "leased", "lent", "params", "results")
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self.params = params
+        self.env: dict[str, Any] = {}
+        self.lent: dict[str, tuple[Tree, Sequence[Any]]] = {}
+        self.leased: dict[Block, set[str]] = {}
+        self.results: dict[str, Any] = {}
+
+    def let_go(self, blocks: Sequence[Block], memory: Memory) -> None:
+        """The memory of these blocks is made anew now: what eager regions kept of it is theirs."""
+        for block in blocks:
+            for name in self.leased.pop(block, ()):
+                self.lent.pop(name, None)
+        memory.settle(blocks, gone=True)
+
+    def end(self, memory: Memory, *, failed: bool) -> None:
+        """The run has ended: what eager regions kept of what they were given is theirs.
+
+        A failure holds what the region had when it failed, which says nothing of what it keeps.
+        """
+        blocks = list(self.leased)
+        self.env, self.lent, self.leased = {}, {}, {}
+        memory.settle(blocks, gone=failed, learn=not failed)

@@ -1,0 +1,220 @@
+"""The steps of a run, bound to their graphs and buffers: a graph replayed, a region called as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from graphspec.errors import GraphSpecError, ReplayError
+from graphspec.plan import BufferPlan, RegionPlan
+from graphspec.runtime.context import CapturedRegion
+from graphspec.runtime.holdings.storages import layout_of
+from graphspec.runtime.regions import BoundRegion
+from graphspec.runtime.replay.holders import Holders
+from graphspec.runtime.replay.moving import Moving, Sizes
+from graphspec.runtime.sharing import SharedModel
+from graphspec.runtime.values.axes import Axes, cut
+from graphspec.runtime.values.blocks import Block
+from graphspec.runtime.values.memory import Made, Memory
+from graphspec.runtime.values.trees import Tree, flatten
+
+
+class Result:
+    """How one output of a graph becomes a result: ``tensors`` are its real rows on the graph's memory."""
+
+    __slots__ = ("_lend", "_rebuild", "_tensors", "name")
+
+    def __init__(
+        self,
+        name: str,
+        tree: Tree,
+        tensors: list[torch.Tensor],
+        lend: Callable[[], list[torch.Tensor]] | None,
+    ) -> None:
+        self.name = name
+        self._rebuild = tree.rebuild
+        self._tensors = tensors
+        self._lend = lend
+
+    def take(self) -> Any:
+        """The value a caller gets: copies, or the graph's own memory on loan."""
+        if self._lend is None:
+            return self._rebuild([tensor.clone() for tensor in self._tensors])
+        return self._rebuild(self._lend())
+
+
+class GraphStep:
+    """Replays one graph, and copies its results out right after. ``crossing`` is what later runs may read of it."""
+
+    __slots__ = ("_captured", "_clock", "_crossing", "_holders", "_memory", "_replay", "_results", "_stamp", "region")
+
+    def __init__(
+        self,
+        captured: CapturedRegion,
+        memory: Memory,
+        results: list[Result],
+        holders: Holders | None,
+        crossing: Mapping[str, Made],
+    ) -> None:
+        self.region = captured.plan.region
+        self._captured = captured
+        self._replay = captured.graph.replay
+        self._stamp = captured.homes.stamp
+        self._clock = memory.clock
+        self._memory = memory
+        self._results = results
+        self._holders = holders
+        self._crossing = tuple(crossing.items())
+
+    def run(self, moving: Moving) -> None:
+        """Refresh the update slots, replay, and take the results. Raises ReplayError for an operator that failed."""
+        if self._captured.bindings:
+            self._captured.refresh(moving.params)
+        if self._holders is not None:
+            self._holders.before(moving)
+        try:
+            self._replay()
+        except GraphSpecError:
+            raise
+        except Exception as error:
+            raise _failed(self.region, error) from error
+        clock = self._clock
+        clock.now = self._stamp.at = clock.now + 1
+        if self._holders is not None:
+            self._holders.after()
+        for name, made in self._crossing:
+            self._memory.make(name, made)
+        for result in self._results:
+            moving.results[result.name] = result.take()
+
+
+def _failed(region: str, error: Exception) -> ReplayError:
+    reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+    message = f"region '{region}' failed while it was replayed: {reason}"
+    return ReplayError(message, hint="an index or a value of this run's inputs may be out of range; try it eagerly")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an eager region finds a value: tensors on blocks, cut to the rows that the region is given."""
+
+    tree: Tree
+    tensors: Sequence[torch.Tensor]
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Target:
+    """The static buffer that an output of an eager region goes to. ``put`` copies a value in; ``made`` is how it lies.
+
+    ``block`` is that of the buffer.
+    """
+
+    block: Block
+    put: Callable[[Any], None]
+    made: Made
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What the call of an eager region finds and leaves.
+
+    ``places`` are where it finds what lies in static buffers and graph memory; what is in none, and was not made by an
+    eager region of the same run, an earlier run has made. ``targets`` are the buffers of its outputs, ``results`` those
+    of its outputs that the run returns, ``declared`` what the spec says of outputs. ``check`` raises for an output that
+    is not so.
+    """
+
+    sizes: Sizes
+    places: Mapping[str, Place]
+    targets: Mapping[str, Target]
+    results: frozenset[str]
+    declared: Mapping[str, BufferPlan]
+    check: Callable[[str, Any], None] | None = None
+
+
+class EagerStep:
+    """Runs a region as it is, on the real rows, at its place in the sequence."""
+
+    def __init__(self, bound: BoundRegion, plan: RegionPlan, memory: Memory, reach: Reach) -> None:
+        self.region = plan.name
+        self._bound = bound
+        self._plan = plan
+        self._memory = memory
+        self._reach = reach
+        self._padded = plan.declared.rows == "bucket"
+
+    def run(self, moving: Moving) -> None:
+        """Gather what the region reads, call it, hand on what it returns."""
+        memory, targets = self._memory, self._reach.targets
+        with SharedModel.inside():
+            returned = self._bound({wire.value: self._read(wire.value, moving) for wire in self._plan.reads})
+        memory.flush()
+        memory.clock.tick(memory.stamp(self.region))
+        if self._reach.check is not None:
+            for name, value in returned.items():
+                self._reach.check(name, value)
+        for name in self._reach.results.intersection(returned):
+            moving.results[name] = self._own(name, returned[name])
+        written = [name for name in returned if name in targets]
+        if written:
+            moving.let_go([targets[name].block for name in written], memory)
+        for name, value in returned.items():
+            target = targets.get(name)
+            if target is not None:
+                target.put(value)
+            else:
+                moving.lent.pop(name, None)
+                moving.env[name] = value
+            if name in memory.crossing:
+                memory.make(name, target.made if target is not None else self._made(name, value))
+
+    def _read(self, name: str, moving: Moving) -> Any:
+        if name in moving.params:
+            return moving.params[name]
+        if name in moving.env:
+            return moving.env[name]
+        if name in moving.lent:
+            tree, _ = moving.lent[name]
+            return tree.rebuild(tree.leaves)
+        place = self._reach.places.get(name)
+        if place is None:
+            made = self._memory.made.get(name)
+            if made is None:
+                return None  # an optional input that was left out
+            tensors = made.tensors if self._padded else made.real(name)
+            if made.blocks is None:
+                return made.tree.rebuild(tensors)
+            place = Place(made.tree, tensors, made.blocks)
+        return self._lent(name, place, moving)
+
+    def _lent(self, name: str, place: Place, moving: Moving) -> Any:
+        """Tensors on the memory of a value: the same ones for every eager region of a run, as in eager."""
+        lend = self._memory.lend
+        leaves = tuple(lend(block, tensor) for block, tensor in zip(place.blocks, place.tensors, strict=True))
+        moving.lent[name] = Tree(leaves, place.tree.rebuild, place.tree.constants), tuple(map(layout_of, leaves))
+        for block in place.blocks:
+            moving.leased.setdefault(block, set()).add(name)
+        return place.tree.rebuild(leaves)
+
+    def _made(self, name: str, value: Any) -> Made:
+        tree, axes = flatten(value), self._axes(name)
+        return Made(self.region, self._reach.sizes, tree, tree.leaves, None if axes is None else [axes])
+
+    def _axes(self, name: str) -> Axes | None:
+        """How an output is cut back, where the region works on padded rows."""
+        buffer = self._reach.declared.get(name)
+        if not self._padded or buffer is None or buffer.shape is None:
+            return None
+        return Axes.declared(buffer.shape)
+
+    def _own(self, name: str, value: Any) -> Any:
+        """A result of its own, real rows only: an eager region may return a view of other memory, or keep it."""
+        tree, axes = flatten(value), self._axes(name)
+        leaves = tree.leaves
+        if axes is not None:
+            leaves = tuple(cut(leaf, axes, self._reach.sizes, name) for leaf in leaves)
+        return tree.rebuild([leaf.clone() for leaf in leaves])
