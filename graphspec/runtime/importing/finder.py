@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from graphspec.runtime.importing.loaders import FOLDER, Alias
@@ -15,8 +15,16 @@ from graphspec.runtime.importing.loaders import FOLDER, Alias
 if TYPE_CHECKING:
     from graphspec.runtime.importing.folder import ModelFolder
 
-#: The folder whose files may be asked for by a bare name, here and now; and which name, None for any.
-ASKED: ContextVar[tuple[ModelFolder, str | None] | None] = ContextVar("graphspec_asked", default=None)
+
+class Asked(NamedTuple):
+    """Whose files may be asked for by a bare name, here and now. ``aliases``: the names that were."""
+
+    folder: ModelFolder
+    only: str | None  # this name; None: any
+    aliases: set[str]
+
+
+ASKED: ContextVar[Asked | None] = ContextVar("graphspec_asked", default=None)
 
 
 class Finder:
@@ -57,7 +65,7 @@ class Finder:
             if (known := self._folders.get(name)) is not None:
                 return ModuleSpec(name, Alias(known.restored()), is_package=True)
             asked = ASKED.get()
-            return asked[0].answer(name, asked[1]) if asked is not None and asked[1] in (None, name) else None
+            return asked.folder.answer(name, asked) if asked is not None and asked.only in (None, name) else None
         owner = sys.modules.get(parent)
         folder: ModelFolder | None = vars(owner).get(FOLDER) if isinstance(owner, ModuleType) else None
         if folder is None or owner is None or path is None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from graphspec.runtime.importing.finder import ASKED, Finder
+from graphspec.runtime.importing.finder import ASKED, Asked, Finder
 from graphspec.runtime.importing.loaders import FOLDER, Alias, Namespace, Source
 from graphspec.runtime.importing.names import Names
 from graphspec.runtime.importing.program import is_current
@@ -59,7 +59,6 @@ class ModelFolder:
         vars(self._package)[FOLDER] = self
         self._away: dict[str, ModuleType] = {}
         self._executed: set[str] = set()
-        self._aliases: set[str] = set()
         self._serves_again = True
 
     @classmethod
@@ -95,7 +94,7 @@ class ModelFolder:
         sys.modules[name] = module
         try:
             with self.visible():
-                sys.path.insert(0, str(path.parent))  # as for a script, which may take it out again
+                self._search.enter(str(path.parent))
                 spec.loader.exec_module(module)
         except BaseException:
             sys.modules.pop(name, None)
@@ -120,15 +119,16 @@ class ModelFolder:
     @contextlib.contextmanager
     def visible(self) -> Iterator[None]:
         """Here libraries find the files by their bare names: unpickling, or `import_module` of a name in a config."""
-        token = ASKED.set((self, None))
+        asked = Asked(self, None, set())
+        token = ASKED.set(asked)
         self._search.begin()
         try:
             yield
         finally:
             ASKED.reset(token)
             self._search.end()
-            while self._aliases:
-                sys.modules.pop(self._aliases.pop(), None)
+            for name in asked.aliases:
+                sys.modules.pop(name, None)
 
     def restored(self) -> ModuleType:
         """The package, after this set of modules has come back into ``sys.modules``."""
@@ -159,11 +159,11 @@ class ModelFolder:
             return sys.modules[f"{self.name}.{name.partition('.')[0]}"]
         return self._importlib() if found is importlib else found
 
-    def answer(self, name: str, only: str | None) -> ModuleSpec | None:
+    def answer(self, name: str, asked: Asked) -> ModuleSpec | None:
         """The spec of a file that is asked for by its bare name."""
         own = self.names.of(name)
         if own == name:
-            return self.names.find(name) if only == name and self.names.is_shared(name) else None
+            return self.names.find(name) if asked.only == name and self.names.is_shared(name) else None
         return self.names.elsewhere(name) or self.alias(name, own)
 
     def alias(self, name: str, own: str) -> ModuleSpec | None:
@@ -174,7 +174,8 @@ class ModelFolder:
             if error.name == own:
                 return None
             raise
-        self._aliases.add(name)
+        if (asked := ASKED.get()) is not None:
+            asked.aliases.add(name)
         return ModuleSpec(name, Alias(module), is_package=hasattr(module, "__path__"))
 
     def _leave(self) -> None:
@@ -194,7 +195,7 @@ class ModelFolder:
         if top in sys.modules:
             yield
             return
-        token = ASKED.set((self, top))
+        token = ASKED.set(Asked(self, top, set()))
         try:
             yield
         finally:

@@ -9,6 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
+class _OwnEntry(str):
+    """A folder that graphspec put on ``sys.path``: told from the same folder put there by others."""
+
+    __slots__ = ()
+
+
 class SearchPath:
     """The folder at ``path``, and those inside of it or around it that its code adds to ``sys.path``.
 
@@ -23,8 +29,13 @@ class SearchPath:
         self.programs: tuple[str, ...] = ()
 
     def begin(self) -> None:
-        """Code of the folder is about to run: what is on the path now is the program's."""
-        self.programs = tuple(sys.path)
+        """Code of the folder is about to run: what others have on the path now is the program's."""
+        added = {each for each in self.folders if each != str(self._path)}
+        self.programs = tuple(each for each in sys.path if type(each) is not _OwnEntry and each not in added)
+
+    def enter(self, folder: str) -> None:
+        """Put ``folder`` first on the path, as for a script, which may take it out again."""
+        sys.path.insert(0, _OwnEntry(folder))
 
     def take_in(self) -> None:
         """Notice what was added since."""
@@ -42,8 +53,8 @@ class SearchPath:
         self.take_in()
         own, kept = Counter(self.programs), []
         for entry in reversed(sys.path):  # what was there before comes after what was put before it
-            own[entry] -= 1
-            if own[entry] >= 0 or not self.is_near(entry):
+            own[entry] -= type(entry) is not _OwnEntry
+            if (own[entry] >= 0 and type(entry) is not _OwnEntry) or not self.is_near(entry):
                 kept.append(entry)
         sys.path[:] = reversed(kept)
 
