@@ -14,11 +14,11 @@ from typing import Any
 import yaml
 
 from graphspec.errors import Diagnostic, SpecError
-from graphspec.finding import shortened
 from graphspec.reading import characters
 from graphspec.reading.compose import TAG, compose
 from graphspec.reading.construct import Constructor, Members
 from graphspec.reading.source import read_text, spec_file
+from graphspec.units import shortened
 
 #: The format version this build reads.
 VERSION = 1

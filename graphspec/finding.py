@@ -6,9 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphspec.errors import Diagnostic, KeyPath, Severity
-
-#: More of one name tells a reader nothing.
-_SHOWN = 60
+from graphspec.units import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,8 +58,3 @@ def dotted(path: KeyPath) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{shortened(part)}" if text else shortened(part)
     return text
-
-
-def shortened(name: str) -> str:
-    """A name of a spec as messages show it: the beginning of a very long one."""
-    return name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."

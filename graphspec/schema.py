@@ -7,9 +7,7 @@ targets first, since following one costs more than most checks.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -18,28 +16,11 @@ from jsonschema.validators import extend
 from graphspec.document import Document
 from graphspec.errors import Diagnostic, KeyPath
 from graphspec.finding import finding
+from graphspec.published import published
 
-FILE = "graphspec-v1.schema.json"
 #: Of one run of sizes: each of them is a graph.
 MOST_SIZES = 4096
 _ANNOTATIONS = frozenset({"description", "examples", "default", "$defs", "$schema", "$id"})
-
-
-def schema_text() -> str:
-    """The JSON Schema as shipped: inside an installed package, or beside it in a checkout."""
-    from importlib.resources import files
-
-    shipped = files("graphspec") / "schemas" / FILE
-    if shipped.is_file():
-        return shipped.read_text(encoding="utf-8")
-    return (Path(__file__).parents[1] / "schemas" / FILE).read_text(encoding="utf-8")
-
-
-@functools.cache
-def published() -> Mapping[str, Any]:
-    """The JSON Schema as data."""
-    loaded: dict[str, Any] = json.loads(schema_text())
-    return loaded
 
 
 def check(document: Document) -> list[Diagnostic]:

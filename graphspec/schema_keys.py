@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from graphspec.schema import published
+from graphspec.published import published
 
 #: The sections whose members have names of the user's choice.
 _NAMED: Final = frozenset({"dims", "params", "buffers", "regions"})

@@ -11,10 +11,10 @@ from graphspec.document import Document
 from graphspec.dtypes import likely
 from graphspec.errors import Diagnostic, KeyPath
 from graphspec.examples import flow, own
-from graphspec.finding import dotted, finding, shortened
+from graphspec.finding import dotted, finding
 from graphspec.nearest import did_you_mean, nearest
-from graphspec.report.units import alternatives, counted
 from graphspec.schema_keys import homes
+from graphspec.units import alternatives, counted, shortened
 
 _KINDS: Mapping[str, str] = {
     "string": "a text",

@@ -10,10 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from graphspec.build_spec import build
-from graphspec.compiler import _lower, compile_spec
+from graphspec.compiler import _lower, compile_spec, order
 from graphspec.document import parse
 from graphspec.errors import SpecError
-from graphspec.rules import order
 from graphspec.spec import Buckets, Buffer, DimSize, Model, Name, Region, Spec
 
 ABC = """

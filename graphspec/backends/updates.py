@@ -13,9 +13,9 @@ import torch
 from graphspec import spec as language
 from graphspec.backends.base import Backend, Slot
 from graphspec.errors import Diagnostic, HazardError, InputError, KeyPath
+from graphspec.numbers import INTEGERS, leaves
 from graphspec.plan import Plan
 from graphspec.recording.calls import Call, Recording, Ref, map_parts
-from graphspec.rules.numbers import INTEGERS, leaves
 
 
 @dataclass(frozen=True)

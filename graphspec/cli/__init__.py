@@ -242,7 +242,7 @@ def _show(error: GraphSpecError) -> None:
         click.echo(text, err=True, nl=False, color=coloured(sys.stderr))
         return
     if isinstance(error, ModelError) and error.__cause__ is not None:
-        from graphspec.runtime.model import user_traceback
+        from graphspec.runtime.building.build import user_traceback
 
         click.echo(user_traceback(error.__cause__), err=True)
     click.echo(f"error: {error}", err=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from graphspec.schema import schema_text
+from graphspec.published import schema_text
 
 
 @click.command("schema")

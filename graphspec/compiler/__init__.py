@@ -42,8 +42,8 @@ def compile_spec(spec: Spec) -> Plan:
 
 def lower(spec: Spec) -> tuple[Plan, list[Diagnostic]]:
     """The plan of a checked spec, and what `compile_spec` would raise for it."""
+    from graphspec.compiler import order
     from graphspec.plan_json import digest
-    from graphspec.rules import order
 
     plan = _lower(spec)
     return replace(plan, digest=digest(plan)), order.check(spec, plan)

@@ -7,7 +7,7 @@ from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
 from graphspec.compiler.values import params_of
-from graphspec.rules.numbers import default_of, is_within
+from graphspec.numbers import default_of, is_within
 from graphspec.spec import Param, Region, Spec, reads
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ _WORDS = {
 _FIRST = frozenset("+-.0123456789")
 _INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-VARIABLE = r"\$\{[^{}\n]*\}"
 
 
 def core_tag(value: str) -> str:
@@ -87,10 +86,3 @@ def _refuse_forbidden(text: str, file: str) -> None:
         message = f"{characters.name_of(text[at])} is not allowed in a spec"
         place = (len(before), len(before[-1]) + 1)
         raise _refused("GS005", message, file, place, characters.remedy(text[at]))
-
-
-def variable_finding(text: str, file: str, line: int, column: int) -> Diagnostic:
-    """The refusal of ``${NAME}``."""
-    message = f"`{text}` is not supported: a spec has no environment variables"
-    hint = "write the value, or declare a dim or a param and use its name"
-    return Diagnostic("GS012", message, file=file, line=line, column=column, hint=hint)

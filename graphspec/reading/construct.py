@@ -9,9 +9,10 @@ from typing import Any
 import yaml
 
 from graphspec.errors import Diagnostic, SpecError
-from graphspec.finding import shortened
 from graphspec.reading import characters, places
-from graphspec.reading.compose import TAG, VARIABLE, core_tag, variable_finding
+from graphspec.reading.compose import TAG, core_tag
+from graphspec.reading.variables import VARIABLE, variable_finding
+from graphspec.units import shortened
 
 #: Key to (node of the key, node of the value), of one mapping with its merges resolved.
 Members = Mapping[str, tuple[yaml.ScalarNode, yaml.Node]]

@@ -9,7 +9,7 @@ import yaml
 
 from graphspec.errors import Diagnostic
 from graphspec.reading import characters
-from graphspec.reading.compose import VARIABLE, variable_finding
+from graphspec.reading.variables import VARIABLE, variable_finding
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _OPENINGS = "[{'\""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphspec.report.check_values import CheckReport, TracedRegion
-from graphspec.report.units import counted, human_bytes
+from graphspec.units import counted, human_bytes
 
 
 def render(report: CheckReport) -> str:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from graphspec.runtime.doctor import Device, Examination
+from graphspec.report.doctor_values import Device, Examination
 
 
 def render(found: Examination) -> str:

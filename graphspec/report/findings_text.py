@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from graphspec.errors import Diagnostic
-from graphspec.report.units import counted
+from graphspec.units import counted
 
 _BREAK = re.compile(r"\r\n|\r|\n")
 _TOKEN = re.compile(r"\"[^\"]*\"|'[^']*'|[^\s,\[\]{}:]+|.")

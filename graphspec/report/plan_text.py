@@ -9,7 +9,7 @@ from itertools import groupby
 from graphspec.plan import Bucket, BufferPlan, Plan, RegionPlan, Sequence
 from graphspec.report.plan_values import value_rows
 from graphspec.report.tables import shortened, table
-from graphspec.report.units import counted, human_bytes
+from graphspec.units import counted, human_bytes
 
 #: Longer lists leave their middle out.
 _BUCKETS = 8

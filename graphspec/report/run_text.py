@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from graphspec.report.run_values import Check, Output, ReportedGraph, RunReport, Timing
 from graphspec.report.tables import shortened, table
-from graphspec.report.units import counted, human_bytes
+from graphspec.units import counted, human_bytes
 
 #: Longer lists leave their middle out.
 _GRAPHS = 24

@@ -9,11 +9,11 @@ from graphspec.compiler.dims import region_dims
 from graphspec.compiler.variants import MOST_VARIANTS, count_variants
 from graphspec.errors import Diagnostic, KeyPath
 from graphspec.finding import finding
-from graphspec.report.units import counted, human_bytes
 from graphspec.rules.sizes import padded_dims
 from graphspec.rules.unsaid import given_dims, is_exact
 from graphspec.rules.walk import output_place
 from graphspec.spec import Buckets, Region, Spec, reads
+from graphspec.units import counted, human_bytes
 
 #: Streams of common NPU parts; every captured graph takes one. Beyond it the device's message speaks of storage.
 STREAM_BUDGET = 2048

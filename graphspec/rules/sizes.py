@@ -9,7 +9,7 @@ from graphspec.build_spec import sizes_of
 from graphspec.errors import Diagnostic, KeyPath
 from graphspec.finding import finding
 from graphspec.nearest import did_you_mean
-from graphspec.rules.numbers import INTEGERS
+from graphspec.numbers import INTEGERS
 from graphspec.rules.walk import data_at
 from graphspec.spec import Buckets, Constant, DimSize, FromParam, FromSize, Shape, Spec
 

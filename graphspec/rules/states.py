@@ -10,7 +10,7 @@ from graphspec.compiler.dims import shape_dims
 from graphspec.compiler.values import made_values
 from graphspec.errors import Diagnostic
 from graphspec.finding import finding
-from graphspec.rules.numbers import INTEGERS
+from graphspec.numbers import INTEGERS
 from graphspec.rules.sizes import padded_dims
 from graphspec.rules.walk import arguments, output_places
 from graphspec.spec import Attr, Buffer, Make, Region, Spec, reads

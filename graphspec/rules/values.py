@@ -9,7 +9,7 @@ from typing import Any
 
 from graphspec.errors import Diagnostic
 from graphspec.finding import finding
-from graphspec.rules.numbers import (
+from graphspec.numbers import (
     FLOATS,
     INTEGERS,
     WHOLE,

@@ -23,9 +23,8 @@ from graphspec.backends.updates import bind_updates, specialized
 from graphspec.compiler import compile_spec
 from graphspec.errors import Diagnostic, HazardError, ModelError
 from graphspec.finding import finding
-from graphspec.plan import Bucket, Event
+from graphspec.plan import Bucket, Event, Variant
 from graphspec.report.check_values import CheckReport, TracedRegion, TracedValue
-from graphspec.runtime.context import Context, Variant
 from graphspec.runtime.devices import without_broken_torch_npu
 from graphspec.runtime.fake.build import build_fake
 from graphspec.runtime.fake.judged import JudgedDevice
@@ -35,8 +34,9 @@ from graphspec.runtime.fake.tensors import FakeTensors
 from graphspec.runtime.fake.world import FakeWorld
 from graphspec.runtime.hazards import hook_findings
 from graphspec.runtime.laws import registry as laws
-from graphspec.runtime.laws.evidence import Opened, Pair
-from graphspec.runtime.regions import bind_regions
+from graphspec.runtime.laws.evidence import Facts, Pair
+from graphspec.runtime.opened.context import Context
+from graphspec.runtime.opened.regions import bind_regions
 from graphspec.runtime.rehearsal.observation import EagerCall, Observation, Rehearsal
 from graphspec.runtime.rehearsal.param_symbols import ParamSymbols
 from graphspec.runtime.rehearsal.rehearser import Rehearser
@@ -149,9 +149,9 @@ class _Checked:
         regions = [self._plan.regions[step] for step in dict.fromkeys(steps)]
         return tuple(Event(region.name, bucket.project(region.dims), None, new=True) for region in regions)
 
-    def _opened(self) -> Opened:
+    def _opened(self) -> Facts:
         inputs = self._context.buffers.input_storages
-        return Opened(self._plan, self._context.backend, self._label, inputs, self._world.reach)
+        return Facts(self._plan, self._context.backend, self._label, inputs, self._world.reach)
 
     def _first_calls(self, bucket: Bucket, warm: Rehearsal, first: Rehearsal) -> list[Diagnostic]:
         """What the very first call does otherwise than later ones, if they do so outside of a capture too."""

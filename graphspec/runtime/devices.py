@@ -15,7 +15,7 @@ from graphspec import spec as language
 from graphspec.backends.base import Backend
 from graphspec.errors import DeviceError, InputError
 from graphspec.plan import Plan
-from graphspec.runtime.model import call_user_code, import_object
+from graphspec.runtime.building.build import call_user_code, import_object
 
 _HINT = "one of auto, cpu, cuda, npu, or an indexed one such as npu:1"
 

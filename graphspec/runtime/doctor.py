@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
 import torch
 
 import graphspec
+from graphspec.report.doctor_values import Device, Examination
 
 #: What each backend can do, as `graphspec doctor` says it.
 CAPABILITIES = {
@@ -18,32 +18,6 @@ CAPABILITIES = {
     "cuda": "CUDA graphs; no host argument can be updated: device tensors, or a graph for each value",
     "npu": "NPU graphs; updates of the operators that have a handler in torch_npu",
 }
-
-
-@dataclass(frozen=True)
-class Device:
-    """One kind of device. ``reason`` says why it cannot be used; None if it can."""
-
-    name: str
-    count: int
-    models: tuple[str, ...]
-    reason: str | None
-    notes: tuple[str, ...]
-    can: str
-
-
-@dataclass(frozen=True)
-class Examination:
-    """What `examine` found. ``versions`` are installed packages, None for one that is not."""
-
-    versions: dict[str, str | None]
-    devices: tuple[Device, ...]
-
-    @property
-    def auto(self) -> str:
-        """What `device: auto` takes here."""
-        usable = {device.name for device in self.devices if device.reason is None}
-        return next(name for name in ("npu", "cuda", "cpu") if name in usable)
 
 
 def examine() -> Examination:

@@ -18,14 +18,16 @@ from graphspec.compiler import compile_spec
 from graphspec.errors import DeviceError, InputError, MismatchError, ReplayError, WeightsError
 from graphspec.loading import load_plan
 from graphspec.plan import Bucket
-from graphspec.runtime.context import CapturedRegion, Context, Progress
+from graphspec.runtime.building.build import build_model, refuse_other_devices, refuse_other_modes
+from graphspec.runtime.building.weights import load_weights, read_weights
 from graphspec.runtime.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.hazards import capturing
 from graphspec.runtime.holdings.storages import outside_inference
 from graphspec.runtime.laws.registry import unbound
-from graphspec.runtime.model import build_model, refuse_other_devices, refuse_other_modes
+from graphspec.runtime.opened.context import CapturedRegion, Context, Progress
+from graphspec.runtime.opened.regions import UnboundError, bind_regions
+from graphspec.runtime.opened.states import States
 from graphspec.runtime.ranks import agree
-from graphspec.runtime.regions import UnboundError, bind_regions
 from graphspec.runtime.replay.failures import device_failures
 from graphspec.runtime.replay.gate import Gate
 from graphspec.runtime.replay.request import Remembered
@@ -34,8 +36,6 @@ from graphspec.runtime.replay.stats import Stats
 from graphspec.runtime.replay.variants import Variants
 from graphspec.runtime.values.buffers import Buffers
 from graphspec.runtime.values.memory import Memory
-from graphspec.runtime.values.states import States
-from graphspec.runtime.weights import load_weights, read_weights
 from graphspec.spec import Spec
 
 

@@ -21,8 +21,8 @@ from graphspec.loading import load
 from graphspec.plan_json import from_json
 from graphspec.report import plan_mermaid
 from graphspec.report.tables import shortened, table
-from graphspec.report.units import human_bytes
 from graphspec.spec import Buffer, Model, Name, Region, Spec
+from graphspec.units import human_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANS = Path(__file__).parent / "plans"

@@ -11,7 +11,7 @@ from torch import nn
 import graphspec
 from graphspec.errors import WeightsError
 from graphspec.loading import inspect
-from graphspec.runtime.weights import StoredTensors, load_weights, read_weights
+from graphspec.runtime.building.weights import StoredTensors, load_weights, read_weights
 
 SPEC = """
 graphspec: 1

@@ -21,17 +21,16 @@ import torch
 from graphspec.backends.base import CaptureRequest, Slot
 from graphspec.backends.updates import Binding, bind_updates, refreshed
 from graphspec.errors import CaptureError, Diagnostic, HazardError, MismatchError, ModelError
-from graphspec.plan import Bucket, Event, Graph
+from graphspec.plan import Bucket, Event, Graph, Variant
 from graphspec.recording.calls import Recording
-from graphspec.report.units import human_bytes
 from graphspec.runtime.capture.proof import Results, another_way, other_results, unexplained
-from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Progress, Variant
 from graphspec.runtime.hazards import hook_findings, inside_capture
 from graphspec.runtime.holdings.preserve import Session, preserve
 from graphspec.runtime.holdings.storages import outside_autocast, quiet
 from graphspec.runtime.laws import registry as laws
-from graphspec.runtime.laws.evidence import Opened, Pair
+from graphspec.runtime.laws.evidence import Facts, Pair
 from graphspec.runtime.laws.host_state import rebound
+from graphspec.runtime.opened.context import CapturedRegion, Context, GraphSet, Progress
 from graphspec.runtime.rehearsal.calls import PassValues
 from graphspec.runtime.rehearsal.observation import NO_CHANGES, EagerCall, Observation, Rehearsal
 from graphspec.runtime.rehearsal.param_symbols import ParamSymbols
@@ -41,6 +40,7 @@ from graphspec.runtime.values.eager_copies import EagerCopies
 from graphspec.runtime.values.homes import HomeFinder
 from graphspec.runtime.values.outputs import trees_of
 from graphspec.runtime.values.trees import Tree, flatten
+from graphspec.units import human_bytes
 
 _Key = tuple[str, Bucket]
 
@@ -139,10 +139,10 @@ class _Capture:
             raise HazardError(dict.fromkeys(refused))
         self._context.warn(*(_warning(each) for each in found))
 
-    def _opened(self) -> Opened:
+    def _opened(self) -> Facts:
         context = self._context
         reach = self._session.reach
-        return Opened(context.plan, context.backend, context.backend.name, context.buffers.input_storages, reach)
+        return Facts(context.plan, context.backend, context.backend.name, context.buffers.input_storages, reach)
 
     # -- capture
 

@@ -9,7 +9,7 @@ import torch
 
 from graphspec.errors import Diagnostic
 from graphspec.recording.calls import Call, Recording
-from graphspec.runtime.context import CapturedRegion
+from graphspec.runtime.opened.context import CapturedRegion
 from graphspec.runtime.rehearsal.observation import Observation
 from graphspec.spec import CheckOptions
 

@@ -11,12 +11,12 @@ import torch
 from graphspec.errors import ModelError
 from graphspec.plan import Plan
 from graphspec.recording.source import site_of
+from graphspec.runtime.building.build import build_model, tells_device
 from graphspec.runtime.fake.constants import HostConstants, HostReads
 from graphspec.runtime.fake.placement import Placement
 from graphspec.runtime.fake.tensors import FakeTensors, without_initialisers
 from graphspec.runtime.hazards.fake import lacks_value
 from graphspec.runtime.importing.references import import_object
-from graphspec.runtime.model import build_model, tells_device
 
 
 def build_fake(plan: Plan, tensors: FakeTensors, placement: Placement) -> Any:

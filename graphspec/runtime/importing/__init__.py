@@ -13,8 +13,8 @@ with the first one's, and after an edit with what was there before. So:
 - **Source is compiled, always** (`loaders`). Bytecode is found by a time and a size, which a quick edit leaves alone.
 - **What the program itself imports from that very file is shared**, while the file says what it said then (`program`):
   a context that the program sets in ``context.py`` is the one the model reads.
-- **Folders** inside of or around its own that a model file puts on ``sys.path`` are searched for its own modules too, and
-  are taken off the path again (`search`).
+- **Folders** inside of or around its own that a model file puts on ``sys.path`` are searched for its own modules too,
+  and are taken off the path again (`search`).
 - **Libraries** that look a file up by its bare name, as unpickling does, find it while the folder's code is imported or
   builds a model.
 

@@ -7,19 +7,16 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from graphspec.runtime.importing.loaders import FOLDER, Alias
-
-if TYPE_CHECKING:
-    from graphspec.runtime.importing.folder import ModelFolder
+from graphspec.runtime.importing.loaders import FOLDER, Alias, Importer
 
 
 class Asked(NamedTuple):
     """Whose files may be asked for by a bare name, here and now. ``aliases``: the names that were."""
 
-    folder: ModelFolder
+    folder: Importer
     only: str | None  # this name; None: any
     aliases: set[str]
 
@@ -36,7 +33,7 @@ class Finder:
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
-        self._folders: WeakValueDictionary[str, ModelFolder] = WeakValueDictionary()
+        self._folders: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
     @classmethod
     def installed(cls) -> Finder:
@@ -47,11 +44,11 @@ class Finder:
             sys.meta_path.insert(0, found)
         return found
 
-    def last(self, base: str) -> ModelFolder | None:
+    def last(self, base: str) -> Any:
         """The last set of modules whose name begins with ``base``."""
         return self._folders.get(f"{base}_{self._last.get(base, 0)}")
 
-    def add(self, base: str, folder: ModelFolder) -> str:
+    def add(self, base: str, folder: Importer) -> str:
         """Take in a new set of modules; its name."""
         self._last[base] = count = self._last.get(base, 0) + 1
         self._folders[f"{base}_{count}"] = folder
@@ -67,9 +64,10 @@ class Finder:
             asked = ASKED.get()
             return asked.folder.answer(name, asked) if asked is not None and asked.only in (None, name) else None
         owner = sys.modules.get(parent)
-        folder: ModelFolder | None = vars(owner).get(FOLDER) if isinstance(owner, ModuleType) else None
+        folder: Importer | None = vars(owner).get(FOLDER) if isinstance(owner, ModuleType) else None
         if folder is None or owner is None or path is None:
             return None
         if owner.__name__ != parent:
             return folder.alias(name, f"{owner.__name__}.{tail}")
-        return folder.names.find(name, path)
+        found: ModuleSpec | None = folder.names.find(name, path)
+        return found

@@ -66,7 +66,7 @@ class ModelFolder:
         """The modules of a folder as it is now. ``anew``: for an opening, which executes its model file once more."""
         path = path.resolve()  # a link to a folder may lead elsewhere tomorrow
         base = f"{_PREFIX}{hashlib.blake2b(os.fsencode(path), digest_size=6).hexdigest()}"
-        folder = Finder.installed().last(base)
+        folder: ModelFolder | None = Finder.installed().last(base)
         if folder is None or not folder.is_current() or (anew and not folder._serves_again):
             if folder is not None:
                 folder._leave()

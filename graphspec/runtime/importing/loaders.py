@@ -8,21 +8,38 @@ from collections.abc import Callable
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch.utils._python_dispatch import _disable_current_modes
 
-if TYPE_CHECKING:
-    from graphspec.runtime.importing.folder import ModelFolder
-
-#: The global of a module that holds its `ModelFolder`.
+#: The global of a module that holds its folder.
 FOLDER = "__graphspec_folder__"
+
+
+class Importer(Protocol):
+    """A folder, as its modules and the import system see it: `ModelFolder`."""
+
+    def import_(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """`__import__` for code of the folder."""
+
+    @property
+    def names(self) -> Any:
+        """Its modules by name."""
+
+    def alias(self, name: str, own: str) -> ModuleSpec | None:
+        """The spec of one of its modules that is asked for by another name."""
+
+    def restored(self) -> ModuleType:
+        """Its package, with its modules in ``sys.modules``."""
+
+    def answer(self, name: str, asked: Any) -> ModuleSpec | None:
+        """The spec of a file that is asked for by its bare name."""
 
 
 class Source(SourceFileLoader):
     """Runs a file from its source, with the ``__import__`` of its folder. ``loaded`` is told once it has run."""
 
-    def __init__(self, folder: ModelFolder, loaded: Callable[[Source], None], fullname: str, path: str) -> None:
+    def __init__(self, folder: Importer, loaded: Callable[[Source], None], fullname: str, path: str) -> None:
         super().__init__(fullname, path)
         self._folder = folder
         self._loaded = loaded
@@ -61,7 +78,7 @@ class Source(SourceFileLoader):
 class Namespace(Loader):
     """A folder without an ``__init__.py``."""
 
-    def __init__(self, folder: ModelFolder) -> None:
+    def __init__(self, folder: Importer) -> None:
         self._folder = folder
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

@@ -17,7 +17,7 @@ from graphspec.runtime.symbols import Passed
 
 
 @dataclass(frozen=True)
-class Opened:
+class Facts:
     """The spec that is judged. ``label`` is the device it is judged for: auto, cpu, cuda or npu.
 
     ``inputs`` are the storages that callers' inputs are copied into, and the input of each; ``reach`` is what the model

@@ -13,7 +13,7 @@ from graphspec.errors import Diagnostic
 from graphspec.recording.calls import Recording
 from graphspec.runtime.holdings.objects import same
 from graphspec.runtime.holdings.preserve import Change
-from graphspec.runtime.laws.evidence import Opened
+from graphspec.runtime.laws.evidence import Facts
 from graphspec.runtime.rehearsal.observation import EagerCall, Observation, Rehearsal, Skipped
 
 
@@ -42,19 +42,19 @@ def host_changes(run: Rehearsal) -> Iterator[HostChange]:
                 yield HostChange(seen, change, tuple(readers))
 
 
-def changed_host_values(_: Opened, run: Rehearsal) -> Iterator[Diagnostic]:
+def changed_host_values(_: Facts, run: Rehearsal) -> Iterator[Diagnostic]:
     """GS725: numbers, text, members of containers and objects that code of captured regions loads."""
     for found in host_changes(run):
         yield from _host_value(found)
 
 
-def replaced_tensors(opened: Opened, run: Rehearsal) -> Iterator[Diagnostic]:
+def replaced_tensors(opened: Facts, run: Rehearsal) -> Iterator[Diagnostic]:
     """GS726: memory, gradients and tensors that a region reads and puts others in their place."""
     for found in host_changes(run):
         yield from _tensor(opened, found)
 
 
-def put_for_others(opened: Opened, run: Rehearsal) -> Iterator[Diagnostic]:
+def put_for_others(opened: Facts, run: Rehearsal) -> Iterator[Diagnostic]:
     """GS726 where an eager region may read what a region puts in a slot anew, GS745 where nobody is known to."""
     for region, change in rebound(opened, run):
         if _attribute(change) in run.eager_loaded:
@@ -72,7 +72,7 @@ def put_for_others(opened: Opened, run: Rehearsal) -> Iterator[Diagnostic]:
             yield Diagnostic("GS745", message, "warning")
 
 
-def drawn_on_the_host(_: Opened, run: Rehearsal) -> Iterator[Diagnostic]:
+def drawn_on_the_host(_: Facts, run: Rehearsal) -> Iterator[Diagnostic]:
     """GS727: random numbers of Python or numpy."""
     for seen in run.seen:
         if isinstance(seen, Skipped):
@@ -90,14 +90,14 @@ def drawn_on_the_host(_: Opened, run: Rehearsal) -> Iterator[Diagnostic]:
             return
 
 
-def rebound(opened: Opened, run: Rehearsal) -> Iterator[tuple[str, Change]]:
+def rebound(opened: Facts, run: Rehearsal) -> Iterator[tuple[str, Change]]:
     """Slots that captured regions fill anew in every call, and that no captured one is known to read before."""
     for found in host_changes(run):
         if not any(True for _ in (*_host_value(found), *_tensor(opened, found))):
             yield found.by.region, found.change
 
 
-def kept_for_the_next_run(opened: Opened, first: Rehearsal, following: Rehearsal) -> Iterator[Diagnostic]:
+def kept_for_the_next_run(opened: Facts, first: Rehearsal, following: Rehearsal) -> Iterator[Diagnostic]:
     """GS726: a tensor that one run left on the model, and that the next one reads.
 
     The inputs of the two are in different memory, so that an input which was kept is told from the next run's own.
@@ -115,7 +115,7 @@ def kept_for_the_next_run(opened: Opened, first: Rehearsal, following: Rehearsal
             )
 
 
-def other_contents(opened: Opened, first: Rehearsal, following: Rehearsal) -> Iterator[Diagnostic]:
+def other_contents(opened: Facts, first: Rehearsal, following: Rehearsal) -> Iterator[Diagnostic]:
     """GS725: containers that every call replaces, and that hold other host values after a second run than after one."""
     now = {change.name: change.after for change in following.left}
     for region, change in rebound(opened, first):
@@ -150,7 +150,7 @@ def _host_value(found: HostChange) -> Iterator[Diagnostic]:
             )
 
 
-def _tensor(opened: Opened, found: HostChange) -> Iterator[Diagnostic]:
+def _tensor(opened: Facts, found: HostChange) -> Iterator[Diagnostic]:
     region, change = found.by.region, found.change
     if any(True for _ in _host_value(found)):
         return

@@ -10,11 +10,11 @@ import numpy as np
 
 from graphspec.errors import Diagnostic
 from graphspec.recording.calls import touched_refs
-from graphspec.runtime.laws.evidence import Opened
+from graphspec.runtime.laws.evidence import Facts
 from graphspec.runtime.rehearsal.observation import HostMeeting, Observation
 
 
-def host_tensors(opened: Opened, seen: Observation) -> Iterator[Diagnostic]:
+def host_tensors(opened: Facts, seen: Observation) -> Iterator[Diagnostic]:
     """GS746, each tensor once. None where all is the CPU."""
     said: set[Any] = set()
     if opened.label == "cpu":
@@ -31,7 +31,7 @@ def host_tensors(opened: Opened, seen: Observation) -> Iterator[Diagnostic]:
             yield _host_tensor(seen.region, meeting, opened.label)
 
 
-def off_the_device(opened: Opened, seen: Observation) -> Iterator[Diagnostic]:
+def off_the_device(opened: Facts, seen: Observation) -> Iterator[Diagnostic]:
     """GS746 on a device: a tensor of the host that the region reads or writes. A graph sees none of it.
 
     One number is taken by kernels of every device, and frozen; what is written there is written once.

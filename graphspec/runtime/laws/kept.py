@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphspec.errors import Diagnostic
-from graphspec.runtime.laws.evidence import Opened
+from graphspec.runtime.laws.evidence import Facts
 from graphspec.runtime.rehearsal.observation import Observation
 
 
-def kept_inputs(_: Opened, seen: Observation) -> Iterator[Diagnostic]:
+def kept_inputs(_: Facts, seen: Observation) -> Iterator[Diagnostic]:
     """GS720: what an earlier call computed from an input and kept, read in a later one."""
     for kept in seen.kept:
         message = (

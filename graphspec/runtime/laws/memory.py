@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from graphspec.errors import Diagnostic
 from graphspec.plan import BufferPlan, Plan, Sequence
 from graphspec.recording.calls import Call, written_refs
-from graphspec.runtime.laws.evidence import Opened
+from graphspec.runtime.laws.evidence import Facts
 from graphspec.runtime.rehearsal.observation import EagerCall, Observation, Rehearsal
 
 
-def written_inputs(opened: Opened, seen: Observation) -> Iterator[Diagnostic]:
+def written_inputs(opened: Facts, seen: Observation) -> Iterator[Diagnostic]:
     """GS724: eager would change the caller's tensor, a graph changes its own."""
     for name, call in _writes(seen, opened.inputs):
         message = (
@@ -21,7 +21,7 @@ def written_inputs(opened: Opened, seen: Observation) -> Iterator[Diagnostic]:
         yield _at(call, "GS724", message, f"work on {name}.clone(), or make '{name}' a state")
 
 
-def reshaped_inputs(_: Opened, seen: Observation) -> Iterator[Diagnostic]:
+def reshaped_inputs(_: Facts, seen: Observation) -> Iterator[Diagnostic]:
     """GS724: what a region reads gets another shape or memory in place (``t_``, ``resize_``, ``set_``)."""
     before, after = seen.layouts
     for name, layout in before.items():
@@ -37,7 +37,7 @@ def reshaped_inputs(_: Opened, seen: Observation) -> Iterator[Diagnostic]:
         yield Diagnostic("GS724", message, hint=f"work on {name}.clone()")
 
 
-def written_eager_values(_: Opened, seen: Observation) -> Iterator[Diagnostic]:
+def written_eager_values(_: Facts, seen: Observation) -> Iterator[Diagnostic]:
     """GS729: a graph has a copy of what an eager region made, and nobody else would see it written."""
     for name, call in _writes(seen, seen.copies):
         message = (
@@ -47,7 +47,7 @@ def written_eager_values(_: Opened, seen: Observation) -> Iterator[Diagnostic]:
         yield _at(call, "GS729", message, f"work on {name}.clone(), or write it in the eager region")
 
 
-def written_originals(_: Opened, seen: Observation) -> Iterator[Diagnostic]:
+def written_originals(_: Facts, seen: Observation) -> Iterator[Diagnostic]:
     """GS750: a region writes into memory in which an eager value lies that it has a copy of: the copy stays as it was.
 
     ``return self.count`` of an eager region, ``self.count += 1; return h`` of a captured one that is given it.
@@ -61,7 +61,7 @@ def written_originals(_: Opened, seen: Observation) -> Iterator[Diagnostic]:
         yield _at(call, "GS750", message, hint)
 
 
-def handed_eager_values(opened: Opened, seen: Observation) -> Iterator[Diagnostic]:
+def handed_eager_values(opened: Facts, seen: Observation) -> Iterator[Diagnostic]:
     """GS750: the copy that a graph has of an eager value is handed on: nobody would see the value change in place."""
     plan = opened.plan
     for output, shape in seen.outputs.items():
@@ -79,7 +79,7 @@ def handed_eager_values(opened: Opened, seen: Observation) -> Iterator[Diagnosti
             yield Diagnostic("GS750", message, hint=f"{hint}, or give '{readers[0]}' {name!r}" if readers else hint)
 
 
-def reshaped_by_eager(opened: Opened, run: Rehearsal) -> Iterator[Diagnostic]:
+def reshaped_by_eager(opened: Facts, run: Rehearsal) -> Iterator[Diagnostic]:
     """GS751: an eager region gives a value another shape or memory in place, and a captured one reads it afterwards."""
     for seen in run.seen:
         before, after = seen.layouts if isinstance(seen, EagerCall) else ({}, {})
@@ -106,7 +106,7 @@ def _captured_reader(plan: Plan, region: str, value: str) -> str | None:
     return None
 
 
-def written_results(opened: Opened, seen: Observation) -> Iterator[Diagnostic]:
+def written_results(opened: Facts, seen: Observation) -> Iterator[Diagnostic]:
     """GS729: a result of another region was copied out before in the same run, eager would show the change."""
     plan, results = opened.plan, opened.plan.results
     roles = {name: buffer.role for name, buffer in plan.buffers.items()}
@@ -126,7 +126,7 @@ def _follows(plan: Plan, region: str, value: str) -> bool:
     return False
 
 
-def stale_views(_: Opened, seen: Observation) -> Iterator[Diagnostic]:
+def stale_views(_: Facts, seen: Observation) -> Iterator[Diagnostic]:
     """GS729: a view of a state is read after the state was written back."""
     for each in seen.stale:
         message = (
@@ -137,7 +137,7 @@ def stale_views(_: Opened, seen: Observation) -> Iterator[Diagnostic]:
         yield Diagnostic("GS729", message, hint=hint)
 
 
-def overtaken_outputs(opened: Opened, seen: Observation) -> Iterator[Diagnostic]:
+def overtaken_outputs(opened: Facts, seen: Observation) -> Iterator[Diagnostic]:
     """GS729: an output that lies in another value's memory is read after that memory was made anew.
 
     For the pool rule such an output is a value of the region that returns it, so the hold of its memory is extended to

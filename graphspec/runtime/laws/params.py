@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from graphspec.backends.updates import bind_updates
 from graphspec.errors import Diagnostic, HazardError
-from graphspec.runtime.laws.evidence import Opened
+from graphspec.runtime.laws.evidence import Facts
 from graphspec.runtime.rehearsal.observation import Observation
 
 
-def unfit_updates(opened: Opened, seen: Observation) -> Iterator[Diagnostic]:
+def unfit_updates(opened: Facts, seen: Observation) -> Iterator[Diagnostic]:
     """GS510: an operator that was not called, an argument it does not take, a value that does not fit."""
     if seen.ended is not None:
         return

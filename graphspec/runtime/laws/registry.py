@@ -15,8 +15,8 @@ from graphspec.errors import Diagnostic
 from graphspec.finding import placed
 from graphspec.plan import Plan
 from graphspec.runtime.laws import comparisons, host_state, host_tensors, kept, memory, params, results, rows
-from graphspec.runtime.laws.evidence import Opened, Pair
-from graphspec.runtime.regions import UnboundError
+from graphspec.runtime.laws.evidence import Facts, Pair
+from graphspec.runtime.opened.regions import UnboundError
 from graphspec.runtime.rehearsal.observation import Observation, Rehearsal
 
 Evidence = Literal["call", "pass", "pair", "next run", "first call", "sizes"]
@@ -65,7 +65,7 @@ LAWS: tuple[Law, ...] = (
 )
 
 
-def judge_pass(opened: Opened, run: Rehearsal) -> list[Diagnostic]:
+def judge_pass(opened: Facts, run: Rehearsal) -> list[Diagnostic]:
     """What the laws find in one judged pass: in each call, then in all of it."""
     found: list[Diagnostic] = []
     for seen in run.observations():
@@ -73,12 +73,12 @@ def judge_pass(opened: Opened, run: Rehearsal) -> list[Diagnostic]:
     return [*found, *_asked(opened.plan, "", "pass", opened, run)]
 
 
-def judge_pair(opened: Opened, pair: Pair) -> list[Diagnostic]:
+def judge_pair(opened: Facts, pair: Pair) -> list[Diagnostic]:
     """What the laws find in two calls of a region."""
     return _asked(opened.plan, pair.region, "pair", opened, pair)
 
 
-def judge_next_run(opened: Opened, first: Rehearsal, following: Rehearsal) -> list[Diagnostic]:
+def judge_next_run(opened: Facts, first: Rehearsal, following: Rehearsal) -> list[Diagnostic]:
     """What the laws find in a run that followed ``first`` with no rewind between."""
     found: list[Diagnostic] = []
     for seen in following.observations():
@@ -88,28 +88,28 @@ def judge_next_run(opened: Opened, first: Rehearsal, following: Rehearsal) -> li
     return [*found, *_asked(opened.plan, "", "next run", opened, first, following)]
 
 
-def judge_pair_of_runs(opened: Opened, pair: Pair) -> list[Diagnostic]:
+def judge_pair_of_runs(opened: Facts, pair: Pair) -> list[Diagnostic]:
     """The same inputs and params twice: whatever differs was left by the first run."""
     laws = (comparisons.other_calls, comparisons.other_constants)
     return [_at_its_place(opened.plan, pair.region, each) for law in laws for each in law(opened, pair)]
 
 
-def judge_first_call(opened: Opened, first: Observation, later: Observation) -> list[Diagnostic]:
+def judge_first_call(opened: Facts, first: Observation, later: Observation) -> list[Diagnostic]:
     """What the very first call of a region did otherwise than later ones on the same inputs."""
     return _asked(opened.plan, first.region, "first call", opened, first, later)
 
 
-def judge_sizes(opened: Opened, region: str, *evidence: Any) -> list[Diagnostic]:
+def judge_sizes(opened: Facts, region: str, *evidence: Any) -> list[Diagnostic]:
     """What the laws find in one region at two sizes of a dim."""
     return _asked(opened.plan, region, "sizes", region, *evidence)
 
 
-def judge_kept(opened: Opened, seen: Observation) -> list[Diagnostic]:
+def judge_kept(opened: Facts, seen: Observation) -> list[Diagnostic]:
     """What a captured call reads of what earlier calls kept."""
     return [_at_its_place(opened.plan, seen.region, each) for each in kept.kept_inputs(opened, seen)]
 
 
-def judge_host_state(opened: Opened, run: Rehearsal) -> list[Diagnostic]:
+def judge_host_state(opened: Facts, run: Rehearsal) -> list[Diagnostic]:
     """What the laws of the host's state find in a pass whose calls were judged before."""
     asked = (law for law in LAWS if law.asks == "pass" and law.judge.__module__ == host_state.__name__)
     return [_at_its_place(opened.plan, "", each) for law in asked for each in law.judge(opened, run)]

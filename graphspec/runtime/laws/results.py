@@ -11,7 +11,7 @@ from graphspec.recording.calls import UncapturableError
 from graphspec.recording.source import NOWHERE, Site, site_of
 from graphspec.runtime.hazards import TraceEnded
 from graphspec.runtime.hazards.fake import AddressAskedError, KernelMissingError
-from graphspec.runtime.laws.evidence import Opened
+from graphspec.runtime.laws.evidence import Facts
 from graphspec.runtime.rehearsal.observation import EagerCall, NothingToReplayError, Observation, Rehearsal, Skipped
 from graphspec.runtime.values.outputs import MisfitError
 
@@ -19,12 +19,12 @@ from graphspec.runtime.values.outputs import MisfitError
 HAZARD_CODES = tuple(HAZARDS)
 
 
-def hazards(_: Opened, seen: Observation) -> Iterator[Diagnostic]:
+def hazards(_: Facts, seen: Observation) -> Iterator[Diagnostic]:
     """GS701 to GS712: what a capture on a device refuses, or would freeze."""
     yield from seen.hazards
 
 
-def ended_calls(opened: Opened, run: Rehearsal) -> Iterator[Diagnostic]:
+def ended_calls(opened: Facts, run: Rehearsal) -> Iterator[Diagnostic]:
     """GS740 to GS744 and GS748: why a region did not return, or was not called."""
     for seen in run.seen:
         if isinstance(seen, Skipped):
@@ -36,7 +36,7 @@ def ended_calls(opened: Opened, run: Rehearsal) -> Iterator[Diagnostic]:
             yield from _ended(opened.plan, seen, seen.ended, refused=any(each.code in HAZARDS for each in hazards))
 
 
-def misfits(_: Opened, seen: Observation) -> Iterator[Diagnostic]:
+def misfits(_: Facts, seen: Observation) -> Iterator[Diagnostic]:
     """GS742: a result is not what the spec declares, where the pass went on all the same."""
     yield from (_misfit(seen.region, each) for each in seen.misfits)
 

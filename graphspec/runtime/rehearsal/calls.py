@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from graphspec.plan import Bucket, Event
-from graphspec.runtime.context import Context, Variant
+from graphspec.plan import Bucket, Event, Variant
+from graphspec.runtime.opened.context import Context
+from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.rehearsal.observation import StaleRead
 from graphspec.runtime.rehearsal.world import World
-from graphspec.runtime.sharing import SharedModel
 from graphspec.runtime.values.eager_copies import EagerCopies
 from graphspec.runtime.values.outputs import MisfitError, check_output
 from graphspec.runtime.values.trees import Tree

@@ -12,15 +12,15 @@ import torch
 
 from graphspec import spec as language
 from graphspec.errors import GraphSpecError, ModelError
-from graphspec.plan import Bucket, Event
+from graphspec.plan import Bucket, Event, Variant
 from graphspec.recording.calls import Recorder, Recording
 from graphspec.recording.source import ModuleNames
-from graphspec.runtime.context import Context, Variant
 from graphspec.runtime.hazards import TraceEnded, Watch, inside_capture, watch
 from graphspec.runtime.hazards.fake import lacks_value
 from graphspec.runtime.holdings.code_names import CodeNames
 from graphspec.runtime.holdings.storages import Layout, layout_of
-from graphspec.runtime.regions import attribute
+from graphspec.runtime.opened.context import Context
+from graphspec.runtime.opened.regions import attribute
 from graphspec.runtime.rehearsal.calls import PassValues, RegionCalls
 from graphspec.runtime.rehearsal.kept import KeptInputs
 from graphspec.runtime.rehearsal.observation import (

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import torch
 
-from graphspec.plan import Bucket
-from graphspec.runtime.context import Context, Variant
+from graphspec.plan import Bucket, Variant
 from graphspec.runtime.holdings.preserve import Changes, Session
 from graphspec.runtime.holdings.reach import Reach
+from graphspec.runtime.opened.context import Context
 from graphspec.runtime.rehearsal.observation import HostMeeting
 
 

@@ -15,11 +15,11 @@ from graphspec import plan as plans
 from graphspec import spec as language
 from graphspec.errors import InputError
 from graphspec.plan import Bucket, RegionPlan, concrete
-from graphspec.runtime.context import Context
+from graphspec.runtime.opened.context import Context
 from graphspec.runtime.replay.foreign import Foreign, bring
 from graphspec.runtime.replay.moving import Moving
 from graphspec.runtime.replay.request import Request
-from graphspec.runtime.replay.steps import EagerStep, Place, Reach, Target
+from graphspec.runtime.replay.steps import EagerReach, EagerSink, EagerSource, EagerStep
 from graphspec.runtime.values.axes import Axes, cut
 from graphspec.runtime.values.buffers import strides_of
 from graphspec.runtime.values.memory import Made, Memory
@@ -124,20 +124,22 @@ class _Fallback:
 
     def _step(self, region: RegionPlan, made: set[str], wanted: frozenset[str]) -> EagerStep:
         assert self._memory is not None
-        places: dict[str, Place] = {}
+        places: dict[str, EagerSource] = {}
         for wire in region.reads:
             if self.is_state(wire.value):
                 view = self.state(wire.value)
-                places[wire.value] = Place(flatten(view), (view,), (self._context.buffers.static[wire.value].block,))
+                places[wire.value] = EagerSource(
+                    flatten(view), (view,), (self._context.buffers.static[wire.value].block,)
+                )
             elif wire.producer is not None and wire.value not in made:
                 self.foreign.append(Foreign(region.name, wire.value, wire.producer, None, (), None, eager=True))
         targets = {name: self._target(region, name) for name in region.outputs}
         sizes = {dim: size for dim, size in self.sizes.items() if dim in region.dims}
         kept = {name: target for name, target in targets.items() if target is not None}
-        reach = Reach(sizes, places, kept, wanted, self._plan.buffers, partial(self._check, region.name))
+        reach = EagerReach(sizes, places, kept, wanted, self._plan.buffers, partial(self._check, region.name))
         return EagerStep(self._context.regions[region.name], region, self._memory, reach)
 
-    def _target(self, region: RegionPlan, name: str) -> Target | None:
+    def _target(self, region: RegionPlan, name: str) -> EagerSink | None:
         """The static buffer of an output, if the run fits in; None for a value on its own."""
         buffer = self._plan.buffers.get(name)
         if buffer is None or name not in self._context.buffers.static:
@@ -151,7 +153,7 @@ class _Fallback:
         def put(value: Any) -> None:
             view.copy_(value)
 
-        return Target(static.block, put, Made(region.name, sizes, flatten(view), (view,), blocks=(static.block,)))
+        return EagerSink(static.block, put, Made(region.name, sizes, flatten(view), (view,), blocks=(static.block,)))
 
     def _check(self, region: str, name: str, value: Any) -> None:
         buffer = self._plan.buffers.get(name)

@@ -10,9 +10,9 @@ from graphspec.backends.base import Backend
 from graphspec.errors import ReplayError
 from graphspec.runtime.hazards import capturing
 from graphspec.runtime.hazards.surroundings import transform
-from graphspec.runtime.process import Forks
+from graphspec.runtime.opened.process import Forks
+from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.replay.failures import device_failures
-from graphspec.runtime.sharing import SharedModel
 
 
 class Gate:

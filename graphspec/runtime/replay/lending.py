@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from graphspec.runtime.context import CapturedRegion
+from graphspec.runtime.opened.context import CapturedRegion
 from graphspec.runtime.values.blocks import Block, PoolBlock
 from graphspec.runtime.values.borrowed import Borrowed, Loan
 from graphspec.runtime.values.leases import movable

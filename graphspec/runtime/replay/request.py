@@ -12,8 +12,8 @@ from graphspec import plan as plans
 from graphspec import spec as language
 from graphspec.backends.updates import specialized
 from graphspec.errors import InputError
-from graphspec.plan import Bucket, choose
-from graphspec.runtime.context import Context, Variant
+from graphspec.plan import Bucket, Variant, choose
+from graphspec.runtime.opened.context import Context, variant_of
 from graphspec.runtime.values.inputs import InputCheck, ParamCheck, check_names, copies_of
 from graphspec.runtime.values.samples import default_param, filled
 from graphspec.runtime.values.trees import mapped
@@ -132,7 +132,7 @@ class Reader:
         if not self._optional and not self._special:
             return _PLAIN
         absent = [name for name in self._optional if name not in tensors]
-        return Variant.of(absent, {name: self._present(name, params) for name in self._special})
+        return variant_of(absent, {name: self._present(name, params) for name in self._special})
 
     def _present(self, name: str, params: Mapping[str, Any]) -> Any:
         """The value of a param that any sequence takes: one set of graphs serves them all."""

@@ -11,12 +11,12 @@ import torch
 
 from graphspec import plan as plans
 from graphspec.plan import Bucket
-from graphspec.runtime.context import CapturedRegion, Context, GraphSet
+from graphspec.runtime.opened.context import CapturedRegion, Context, GraphSet
 from graphspec.runtime.replay.foreign import Address, Foreign
 from graphspec.runtime.replay.holders import Copied, Holders
 from graphspec.runtime.replay.lending import lender
 from graphspec.runtime.replay.moving import Sizes
-from graphspec.runtime.replay.steps import EagerStep, GraphStep, Place, Reach, Result, Target
+from graphspec.runtime.replay.steps import EagerReach, EagerSink, EagerSource, EagerStep, GraphStep, Result
 from graphspec.runtime.values.axes import Axes, cut, paste
 from graphspec.runtime.values.blocks import Block
 from graphspec.runtime.values.memory import Made, Memory
@@ -157,7 +157,7 @@ class _Binder:
     def _eager(self, region: plans.RegionPlan, wanted: Sequence[str]) -> EagerStep:
         context = self._context
         own = self._route.bucket.project(region.dims)
-        places: dict[str, Place] = {}
+        places: dict[str, EagerSource] = {}
         for wire in region.reads:
             if wire.source == "param" or wire.value in self._graphs.variant.absent:
                 continue
@@ -170,35 +170,35 @@ class _Binder:
         self._fresh.clear()
         targets = {name: self._target(region, name, own) for name in region.outputs if name in context.buffers.static}
         sizes = {**dict(own.sizes), **self._sizes_of(region.name)}
-        reach = Reach(sizes, places, targets, frozenset(wanted), context.plan.buffers)
+        reach = EagerReach(sizes, places, targets, frozenset(wanted), context.plan.buffers)
         return EagerStep(context.regions[region.name], region, self._memory, reach)
 
-    def _buffer_place(self, region: plans.RegionPlan, name: str, own: Bucket) -> Place:
+    def _buffer_place(self, region: plans.RegionPlan, name: str, own: Bucket) -> EagerSource:
         buffers = self._context.buffers
         axes = Axes.declared(self._context.plan.buffers[name].shape or ())
         view = self._rows(region, buffers.view(name, own), axes, name)
-        return Place(flatten(view), (view,), (buffers.static[name].block,))
+        return EagerSource(flatten(view), (view,), (buffers.static[name].block,))
 
-    def _graph_place(self, region: plans.RegionPlan, wire: plans.Wire) -> Place:
+    def _graph_place(self, region: plans.RegionPlan, wire: plans.Wire) -> EagerSource:
         captured = self._graphs.regions[str(wire.producer), self._own_bucket(wire)]
         axes_of = self._graphs.axes(self._context, str(wire.producer), wire.value)
         tensors = [
             self._rows(region, tensor, axes, wire.value)
             for tensor, axes in zip(captured.tensors(wire.value), axes_of, strict=True)
         ]
-        return Place(captured.outputs[wire.value][0], tensors, captured.homes.outputs[wire.value])
+        return EagerSource(captured.outputs[wire.value][0], tensors, captured.homes.outputs[wire.value])
 
     def _rows(self, region: plans.RegionPlan, tensor: torch.Tensor, axes: Axes, name: str) -> torch.Tensor:
         """The real rows, or with ``rows: bucket`` all of them."""
         return cut(tensor, axes, self._route.sizes, name) if region.declared.rows == "real" else tensor
 
-    def _target(self, region: plans.RegionPlan, name: str, own: Bucket) -> Target:
+    def _target(self, region: plans.RegionPlan, name: str, own: Bucket) -> EagerSink:
         buffers, sizes = self._context.buffers, self._route.sizes
         view, block = buffers.view(name, own), buffers.static[name].block
         axes = Axes.declared(self._context.plan.buffers[name].shape or ())
         of_run = {**dict(own.sizes), **self._sizes_of(region.name)}
         made = Made(region.name, of_run, flatten(view), (view,), (axes,), (block,))
-        return Target(block, lambda value: paste(view, value, name, own, sizes), made)
+        return EagerSink(block, lambda value: paste(view, value, name, own, sizes), made)
 
     # -- what earlier runs made
 

@@ -11,7 +11,8 @@ import torch
 
 from graphspec import plan as plans
 from graphspec.plan import Bucket
-from graphspec.runtime.context import Context
+from graphspec.runtime.opened.context import Context
+from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.replay.fallback import directly, run_eagerly
 from graphspec.runtime.replay.foreign import bring
 from graphspec.runtime.replay.gate import Gate
@@ -20,7 +21,6 @@ from graphspec.runtime.replay.request import Reader, Remembered, Request, padded
 from graphspec.runtime.replay.route import Route
 from graphspec.runtime.replay.stats import Stats
 from graphspec.runtime.replay.variants import Variants
-from graphspec.runtime.sharing import SharedModel
 from graphspec.runtime.values.memory import Memory
 
 #: How many real sizes keep their bound steps; beyond, all are bound anew as they come.

@@ -10,12 +10,12 @@ import torch
 
 from graphspec.errors import GraphSpecError, ReplayError
 from graphspec.plan import BufferPlan, RegionPlan
-from graphspec.runtime.context import CapturedRegion
 from graphspec.runtime.holdings.storages import layout_of
-from graphspec.runtime.regions import BoundRegion
+from graphspec.runtime.opened.context import CapturedRegion
+from graphspec.runtime.opened.regions import BoundRegion
+from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.replay.holders import Holders
 from graphspec.runtime.replay.moving import Moving, Sizes
-from graphspec.runtime.sharing import SharedModel
 from graphspec.runtime.values.axes import Axes, cut
 from graphspec.runtime.values.blocks import Block
 from graphspec.runtime.values.memory import Made, Memory
@@ -98,7 +98,7 @@ def _failed(region: str, error: Exception) -> ReplayError:
 
 
 @dataclass(frozen=True)
-class Place:
+class EagerSource:
     """Where an eager region finds a value: tensors on blocks, cut to the rows that the region is given."""
 
     tree: Tree
@@ -107,7 +107,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Target:
+class EagerSink:
     """The static buffer that an output of an eager region goes to. ``put`` copies a value in; ``made`` is how it lies.
 
     ``block`` is that of the buffer.
@@ -119,7 +119,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Reach:
+class EagerReach:
     """What the call of an eager region finds and leaves.
 
     ``places`` are where it finds what lies in static buffers and graph memory; what is in none, and was not made by an
@@ -129,8 +129,8 @@ class Reach:
     """
 
     sizes: Sizes
-    places: Mapping[str, Place]
-    targets: Mapping[str, Target]
+    places: Mapping[str, EagerSource]
+    targets: Mapping[str, EagerSink]
     results: frozenset[str]
     declared: Mapping[str, BufferPlan]
     check: Callable[[str, Any], None] | None = None
@@ -139,7 +139,7 @@ class Reach:
 class EagerStep:
     """Runs a region as it is, on the real rows, at its place in the sequence."""
 
-    def __init__(self, bound: BoundRegion, plan: RegionPlan, memory: Memory, reach: Reach) -> None:
+    def __init__(self, bound: BoundRegion, plan: RegionPlan, memory: Memory, reach: EagerReach) -> None:
         self.region = plan.name
         self._bound = bound
         self._plan = plan
@@ -188,10 +188,10 @@ class EagerStep:
             tensors = made.tensors if self._padded else made.real(name)
             if made.blocks is None:
                 return made.tree.rebuild(tensors)
-            place = Place(made.tree, tensors, made.blocks)
+            place = EagerSource(made.tree, tensors, made.blocks)
         return self._lent(name, place, moving)
 
-    def _lent(self, name: str, place: Place, moving: Moving) -> Any:
+    def _lent(self, name: str, place: EagerSource, moving: Moving) -> Any:
         """Tensors on the memory of a value: the same ones for every eager region of a run, as in eager."""
         lend = self._memory.lend
         leaves = tuple(lend(block, tensor) for block, tensor in zip(place.blocks, place.tensors, strict=True))

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from graphspec.backends.updates import specialized
 from graphspec.errors import HazardError
 from graphspec.finding import placed
+from graphspec.plan import Variant
 from graphspec.runtime.capture.graphs import capture_graphs
-from graphspec.runtime.context import CapturedRegion, Context, GraphSet, Progress, Variant
-from graphspec.runtime.guarding import guard_for
 from graphspec.runtime.holdings.guard import Guard
 from graphspec.runtime.holdings.storages import outside_inference
+from graphspec.runtime.opened.context import CapturedRegion, Context, GraphSet, Progress, variant_of
+from graphspec.runtime.replay.guarding import guard_for
 from graphspec.runtime.values.memory import Memory
 
 #: How many sets of graphs are kept for values of specialized params and absent optional inputs.
@@ -57,7 +58,7 @@ class Variants:
         params = context.default_params(context.plan.buckets[0], {})
         used = {name for sequence in context.plan.sequences.values() for name in sequence.params}
         special = specialized(context.plan, context.backend.can_update) & used
-        return Variant.of((), {name: params[name] for name in context.plan.params if name in special})
+        return variant_of((), {name: params[name] for name in context.plan.params if name in special})
 
     def recapture(self) -> None:
         """Capture every variant anew, over the tensors the model has now; states that it owns are found anew too."""

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from graphspec.report.run_values import Timing
-from graphspec.runtime.model import call_user_code
+from graphspec.runtime.building.build import call_user_code
 from graphspec.runtime.trial.cases import Case
 from graphspec.runtime.trial.rounds import Rounds
 from graphspec.runtime.trial.subject import Progress, Subject

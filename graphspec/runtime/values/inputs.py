@@ -12,8 +12,8 @@ import torch
 
 from graphspec import spec as language
 from graphspec.errors import InputError
+from graphspec.numbers import FLOATS, INTEGERS, WHOLE, leaves, unkept
 from graphspec.plan import Plan
-from graphspec.rules.numbers import FLOATS, INTEGERS, WHOLE, leaves, unkept
 from graphspec.runtime.values.borrowed import plain
 
 

@@ -12,7 +12,7 @@ import torch
 
 from graphspec import spec as language
 from graphspec.errors import InputError
-from graphspec.rules.numbers import default_of
+from graphspec.numbers import default_of
 from graphspec.runtime.values.files import read_tensor
 from graphspec.runtime.values.inputs import exact_cast
 from graphspec.runtime.values.trees import mapped

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from graphspec.runtime.context import Context, GraphSet
 from graphspec.runtime.holdings.guard import Guard
 from graphspec.runtime.holdings.places import Place
 from graphspec.runtime.holdings.reach import Reach, reach
 from graphspec.runtime.holdings.touched import Touched
 from graphspec.runtime.holdings.which import HostValues, read_tensors
+from graphspec.runtime.opened.context import Context, GraphSet
 
 
 def guard_for(context: Context, graphs: GraphSet) -> Guard:

@@ -12,10 +12,10 @@ import torch
 from graphspec import plan as plans
 from graphspec.backends.base import Backend, CapturedGraph
 from graphspec.backends.updates import Binding
-from graphspec.plan import Bucket, concrete
+from graphspec.plan import Bucket, Variant, concrete
 from graphspec.runtime.holdings.code_names import LoadedNames
-from graphspec.runtime.regions import BoundRegion
-from graphspec.runtime.sharing import SharedModel
+from graphspec.runtime.opened.regions import BoundRegion
+from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.values.axes import Axes
 from graphspec.runtime.values.buffers import Buffers
 from graphspec.runtime.values.eager_copies import StaticCopy
@@ -28,22 +28,9 @@ from graphspec.spec import Shape
 Progress = Callable[[plans.Event], None]
 
 
-@dataclass(frozen=True)
-class Variant:
-    """What one set of graphs was captured for: optional inputs left out, values of specialized params.
-
-    ``special`` are told apart by ``marks``, as Python writes them: 0.0 and -0.0, 1 and True are different, nan is nan.
-    """
-
-    absent: frozenset[str] = frozenset()
-    special: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
-    marks: str = ""
-
-    @classmethod
-    def of(cls, absent: Iterable[str], special: Mapping[str, Any]) -> Variant:
-        """The variant of a run."""
-        values = tuple(mapped(special, lambda value: value).items())
-        return cls(frozenset(absent), values, repr(values) if values else "")
+def variant_of(absent: Iterable[str], special: Mapping[str, Any]) -> Variant:
+    """The variant of a run; its values are copies, since who gave a list may change it."""
+    return Variant(frozenset(absent), tuple(mapped(special, lambda value: value).items()))
 
 
 @dataclass

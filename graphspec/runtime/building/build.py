@@ -13,9 +13,9 @@ from graphspec import spec as language
 from graphspec.errors import ModelError
 from graphspec.nearest import did_you_mean
 from graphspec.plan import Plan
+from graphspec.runtime.building.weights import load_weights, read_weights
 from graphspec.runtime.importing.references import beside, import_object
 from graphspec.runtime.importing.user_code import began, call_user_code, read_attribute, user_traceback
-from graphspec.runtime.weights import load_weights, read_weights
 
 __all__ = [
     "build_model",

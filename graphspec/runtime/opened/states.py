@@ -10,7 +10,7 @@ import torch
 
 from graphspec.errors import InputError, ReplayError
 from graphspec.plan import Plan
-from graphspec.runtime.sharing import SharedModel
+from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.values.buffers import Buffers
 from graphspec.runtime.values.inputs import exact_cast
 from graphspec.runtime.values.memory import Memory

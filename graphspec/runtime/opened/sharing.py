@@ -17,7 +17,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from graphspec.errors import ReplayError
-from graphspec.runtime.process import Forks
+from graphspec.runtime.opened.process import Forks
 from graphspec.runtime.values.blocks import Block, Clock, bytes_at
 
 

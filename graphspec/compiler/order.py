@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from graphspec.compiler.simulation import Read, Simulator, made_reads
 from graphspec.errors import Diagnostic, KeyPath
 from graphspec.finding import finding
 from graphspec.plan import Bucket, Plan, Sequence, Span
-from graphspec.simulation import Read, Simulator, made_reads
 from graphspec.spec import Spec
 
 OVERWRITTEN = "GS301"

@@ -23,3 +23,12 @@ def counted(count: int, noun: str) -> str:
 def alternatives(items: Sequence[str]) -> str:
     """``a, b or c``."""
     return f"{', '.join(items[:-1])} or {items[-1]}" if len(items) > 1 else "".join(items)
+
+
+#: More of one name tells a reader nothing.
+_SHOWN = 60
+
+
+def shortened(name: str) -> str:
+    """A name of a spec as messages show it: the beginning of a very long one."""
+    return name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."

@@ -1,0 +1,1 @@
+"""From the spec's `model` to the thing that regions call: its factory, its dtype, its mode, its weights."""
