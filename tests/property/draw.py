@@ -33,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             wrong.append(seed)
             say(f"\n{text}\n")
     finally:  # interrupted, too
+        if tally.draws < given.draws:
+            say(f"ended at seed {first + tally.draws}")
         say("\n".join(lines(tally)))
         say(f"wrong seeds: {' '.join(map(str, wrong)) or 'none'}")
     return 1 if wrong else 0

@@ -41,6 +41,7 @@ def _name(program: Program, each: Known, fresh: str, *, last: bool) -> str:
     shape = written(each.axes or ())
     for name, buffer in program.buffers.items():
         fits = buffer.get("role") == "state" and buffer.get("shape") == shape and buffer.get("dtype") == dtype
+        fits = fits and program.worlds.base.named[name].shape == each.tensor.shape  # not where a region resized it
         if fits and name not in program.written and rng.random() < 0.7:
             program.written.add(name)
             return name

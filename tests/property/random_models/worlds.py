@@ -93,7 +93,9 @@ class Worlds:
         """
         saved = [_Saved(world, self.inputs, writes=writes) for world in self.all]
         code = compile(line, "<draw>", "exec")
-        if all(_ran(code, world) for world in self.all) and self._may_stay(saved, writes=writes, mixing=mixing):
+        ran = all(_ran(code, world) for world in self.all)
+        unwritten = "resize" in line and any(each.grew() for each in saved)  # what it grows by, nobody has written
+        if ran and not unwritten and self._may_stay(saved, writes=writes, mixing=mixing):
             return True
         for each in saved:
             each.restore()
@@ -191,6 +193,10 @@ class _Saved:
     def wrote(self) -> bool:
         """Whether an input has changed."""
         return any(now._version != version or not torch.equal(now, before) for now, version, before in self._inputs)
+
+    def grew(self) -> bool:
+        """Whether a storage is larger than it was."""
+        return any(storage.nbytes() > content.nbytes() for storage, content in self._contents.values())
 
     def restore(self) -> None:
         """Put it back."""
