@@ -266,10 +266,11 @@ class CaptureOptions(_Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CheckOptions(_Value):
-    """Tolerances of the comparison with eager."""
+    """The comparison with eager: its tolerances, and on every how many runs it is made; 0 for none."""
 
     rtol: float = 1e-5
     atol: float = 1e-6
+    every: int = 0
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -15,6 +15,22 @@ def human_bytes(count: int) -> str:
     return f"{size:,.1f} GiB".replace(".0 ", " ")
 
 
+def seconds(count: float) -> str:
+    """``12 ms``, ``1.24 s``."""
+    return microseconds(count * 1e6)
+
+
+def microseconds(count: float | None) -> str:
+    """``87 us``, ``1.24 ms``, ``3.5 s``: three digits at most."""
+    if count is None:
+        return ""
+    for unit in ("us", "ms"):
+        if count < 999.5:  # noqa: PLR2004  what would be rounded to 1000 takes the next unit
+            return f"{count:.3g} {unit}"
+        count /= 1_000
+    return f"{count:,.3g} s" if count < 999.5 else f"{count:,.0f} s"  # noqa: PLR2004
+
+
 def counted(count: int, noun: str) -> str:
     """``1 graph``, ``8 graphs``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

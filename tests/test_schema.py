@@ -84,7 +84,7 @@ def test_the_published_file_is_a_valid_schema():
 
 
 def test_the_published_file_is_what_the_package_reads():
-    assert json.loads(schema.schema_text()) == PUBLISHED
+    assert json.loads(published.schema_text()) == PUBLISHED
 
 
 def test_the_example_of_the_design_has_no_finding():

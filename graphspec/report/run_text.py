@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from graphspec.report.run_values import Check, Output, ReportedGraph, RunReport, Timing
 from graphspec.report.tables import shortened, table
-from graphspec.units import counted, human_bytes
+from graphspec.units import counted, human_bytes, microseconds, seconds
 
 #: Longer lists leave their middle out.
 _GRAPHS = 24
@@ -112,19 +112,3 @@ def _output(name: str, output: Output) -> tuple[str, ...]:
 def sizes(bucket: Mapping[str, int]) -> str:
     """``batch=4, cache=64``."""
     return ", ".join(f"{dim}={size}" for dim, size in bucket.items())
-
-
-def seconds(count: float) -> str:
-    """``12 ms``, ``1.24 s``."""
-    return microseconds(count * 1e6)
-
-
-def microseconds(count: float | None) -> str:
-    """``87 us``, ``1.24 ms``, ``3.5 s``: three digits at most."""
-    if count is None:
-        return ""
-    for unit in ("us", "ms"):
-        if count < 999.5:  # noqa: PLR2004  what would be rounded to 1000 takes the next unit
-            return f"{count:.3g} {unit}"
-        count /= 1_000
-    return f"{count:,.3g} s" if count < 999.5 else f"{count:,.0f} s"  # noqa: PLR2004

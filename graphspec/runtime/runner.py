@@ -36,6 +36,7 @@ from graphspec.runtime.replay.stats import Stats
 from graphspec.runtime.replay.variants import Variants
 from graphspec.runtime.values.buffers import Buffers
 from graphspec.runtime.values.memory import Memory
+from graphspec.runtime.verify.net import Net
 from graphspec.spec import Spec
 
 
@@ -113,7 +114,8 @@ class Runner:
         self._variants = Variants(context, self._memory, progress)
         self.state = States(context.plan, context.buffers, self._memory, context.shared)
         self.stats = Stats()
-        opened = Opened(context, self._memory, self._gate, self._variants, Remembered(), self.stats)
+        net = Net(context, self.state, self._gate, self.stats)
+        opened = Opened(context, self._memory, self._gate, self._variants, Remembered(), self.stats, net)
         self.sequences: Mapping[str, BoundSequence] = {
             name: BoundSequence(opened, sequence) for name, sequence in context.plan.sequences.items()
         }
@@ -126,11 +128,17 @@ class Runner:
         Takes the input buffers as tensors and the params as Python values, by name; returns the results by name.
         Raises InputError (nothing was run), GuardError (something was moved: see `recapture`), OrderError.
         """
-        if len(self.sequences) != 1:
-            names = ", ".join(f'runner["{name}"](...)' for name in self.sequences)
-            raise InputError("this spec has several sequences", hint=f"call one of them: {names}")
-        (sequence,) = self.sequences.values()
-        return sequence.run(inputs)
+        return self._only().served(inputs)
+
+    def verify(self, **inputs: Any) -> dict[str, Any]:
+        """Run the spec's one sequence twice: by the model's own code, which leaves no trace, and by its graphs.
+
+        Both begin from the same inputs, params, states and random numbers, and must give the same within the tolerances
+        of `check`. Results and states are those of the graphs. Raises CheckError naming what differs, where and by how
+        much; states are then as before. ``check: {every: N}`` does this on every N-th run of a sequence, and `stats`
+        has what it cost.
+        """
+        return self._only().verify(**inputs)
 
     def __getitem__(self, name: str) -> BoundSequence:
         """A named sequence, to be called with its inputs. Raises ReplayError for another name."""
@@ -273,6 +281,13 @@ class Runner:
 
     def __reduce__(self) -> NoReturn:
         raise ReplayError("a runner cannot be pickled: its graphs hold addresses", hint="open the spec again there")
+
+    def _only(self) -> BoundSequence:
+        if len(self.sequences) != 1:
+            names = ", ".join(f'runner["{name}"](...)' for name in self.sequences)
+            raise InputError("this spec has several sequences", hint=f"call one of them: {names}")
+        (sequence,) = self.sequences.values()
+        return sequence
 
     def entered(self, *, captured: bool = True) -> AbstractContextManager[None]:
         """Around anything that uses the graphs: one thread at a time, and alone with the model."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from graphspec.runtime.trial.compare import Tolerance, compare, described
+from graphspec.runtime.verify.compare import Tolerance, compare, described
 
 TOLERANCE = Tolerance(rtol=1e-5, atol=1e-6)
 INF, NAN = math.inf, math.nan

@@ -24,7 +24,7 @@ from graphspec.runtime.values.axes import Axes, cut
 from graphspec.runtime.values.buffers import strides_of
 from graphspec.runtime.values.memory import Made, Memory
 from graphspec.runtime.values.outputs import check_output
-from graphspec.runtime.values.trees import flatten
+from graphspec.runtime.values.trees import flatten, owned
 
 
 def run_eagerly(context: Context, memory: Memory, sequence: plans.Sequence, request: Request) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def run_eagerly(context: Context, memory: Memory, sequence: plans.Sequence, requ
     """
     fallback = _Fallback(context, memory, sequence, request)
     steps = fallback.steps()
-    bring(fallback.foreign, memory, Bucket(), fallback.sizes)
+    bring(fallback.read_of_others(), memory, Bucket(), fallback.sizes)
     moving = Moving(request.params)
     moving.env.update(fallback.given())
     failed = True
@@ -53,12 +53,8 @@ def directly(context: Context, sequence: plans.Sequence, request: Request) -> Ca
     """What a user would call without graphspec: the regions in order, on inputs that are in place; for measuring."""
     fallback = _Fallback(context, None, sequence, request)
     regions = [context.regions[name] for name in sequence.steps]
-    env = {**request.params, **fallback.given()}
-    wires = [wire for name in dict.fromkeys(sequence.steps) for wire in context.plan.regions[name].reads]
-    states = {wire.value: fallback.state(wire.value) for wire in wires if fallback.is_state(wire.value)}
-    written = [name for step in sequence.steps for name in context.plan.regions[step].write_back]
-    states |= {name: fallback.state(name) for name in written}
-    env |= states
+    states = fallback.states()
+    env = {**request.params, **fallback.given(), **states}
 
     def call() -> None:
         found = dict(env)
@@ -67,6 +63,24 @@ def directly(context: Context, sequence: plans.Sequence, request: Request) -> Ca
                 found[name] = states[name].copy_(value) if name in states else value
 
     return call
+
+
+def repeated(context: Context, memory: Memory, sequence: plans.Sequence, request: Request) -> dict[str, Any]:
+    """The results of a run of the model's own code at the real sizes, after which every name stands for what it did.
+
+    What it writes - states, the model - it has written. Raises OrderError for a value of another sequence that was not
+    made.
+    """
+    fallback = _Fallback(context, memory, sequence, request)
+    states = fallback.states()
+    found = {**request.params, **fallback.given(), **fallback.foreign(), **states}
+    results: dict[str, Any] = {}
+    for step in sequence.steps:
+        for name, value in context.regions[step](found).items():
+            found[name] = states[name].copy_(value) if name in states else value
+        copied = set(context.plan.regions[step].outputs).difference(context.plan.regions[step].borrowed)
+        results |= owned({name: found[name] for name in sequence.results if name in copied})
+    return {name: results[name] if name in results else found[name] for name in sequence.results}
 
 
 class _Fallback:
@@ -81,18 +95,15 @@ class _Fallback:
         bucket = dict(request.bucket.sizes) if request.bucket is not None else {}
         self.sizes = {**bucket, **{dim: size for dim, size in request.sizes.items() if dim in sequence.dims}}
         self._all = {**context.plan.constants, **self.sizes}
-        self.foreign: list[Foreign] = []
 
     def steps(self) -> list[EagerStep]:
         """Every region of the sequence, to be called by Python."""
-        made: set[str] = set()
         steps: list[EagerStep] = []
         last_place = {name: position for position, name in enumerate(self._sequence.steps)}
         for position, name in enumerate(self._sequence.steps):
             region = self._plan.regions[name]
             wanted = (each for each in self._sequence.results if each in region.outputs)
-            steps.append(self._step(region, made, frozenset(wanted if last_place[name] == position else ())))
-            made.update(region.outputs)
+            steps.append(self._step(region, frozenset(wanted if last_place[name] == position else ())))
         return steps
 
     def given(self) -> dict[str, Any]:
@@ -109,6 +120,33 @@ class _Fallback:
                     found.setdefault(wire.value, None)
         return found
 
+    def read_of_others(self) -> list[Foreign]:
+        """What the regions read that their own sequence has not made before."""
+        found: list[Foreign] = []
+        made: set[str] = set()
+        for step in self._sequence.steps:
+            region = self._plan.regions[step]
+            wires = [wire for wire in region.reads if wire.producer is not None and wire.value not in made]
+            found += (
+                Foreign(step, wire.value, wire.producer, None, (), None, eager=True)
+                for wire in wires
+                if wire.producer is not None and not self.is_state(wire.value)
+            )
+            made.update(region.outputs)
+        return found
+
+    def foreign(self) -> dict[str, Any]:
+        """The same as values, copied, since who reads them may write into them."""
+        assert self._memory is not None
+        found = {read.value: read.found(self._memory, self.sizes) for read in self.read_of_others()}
+        return {name: made.tree.rebuild([tensor.clone() for tensor in made.real(name)]) for name, made in found.items()}
+
+    def states(self) -> dict[str, torch.Tensor]:
+        """The real rows of every state that a region reads or writes back, as views."""
+        regions = [self._plan.regions[name] for name in dict.fromkeys(self._sequence.steps)]
+        names = [wire.value for region in regions for wire in region.reads if self.is_state(wire.value)]
+        return {name: self.state(name) for name in (*names, *(each for one in regions for each in one.write_back))}
+
     def is_state(self, name: str) -> bool:
         """Whether a name is that of a state of graphspec's own."""
         buffer = self._plan.buffers.get(name)
@@ -122,7 +160,7 @@ class _Fallback:
             raise InputError(f"state '{name}' has the shape {list(whole.shape)}, and this run needs {list(shape)}")
         return whole[tuple(slice(0, size) for size in shape)]
 
-    def _step(self, region: RegionPlan, made: set[str], wanted: frozenset[str]) -> EagerStep:
+    def _step(self, region: RegionPlan, wanted: frozenset[str]) -> EagerStep:
         assert self._memory is not None
         places: dict[str, EagerSource] = {}
         for wire in region.reads:
@@ -131,8 +169,6 @@ class _Fallback:
                 places[wire.value] = EagerSource(
                     flatten(view), (view,), (self._context.buffers.static[wire.value].block,)
                 )
-            elif wire.producer is not None and wire.value not in made:
-                self.foreign.append(Foreign(region.name, wire.value, wire.producer, None, (), None, eager=True))
         targets = {name: self._target(region, name) for name in region.outputs}
         sizes = {dim: size for dim, size in self.sizes.items() if dim in region.dims}
         kept = {name: target for name, target in targets.items() if target is not None}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from graphspec.backends.base import Backend
 from graphspec.errors import ReplayError
@@ -31,11 +32,15 @@ class Gate:
         self._backend = backend
         self._forks = Forks.count
 
+    def turn(self) -> AbstractContextManager[Any]:
+        """This thread's turn, for several runs in a row that belong together."""
+        self.refuse_other_process()
+        return self.shared.queued() if SharedModel.held() else self.lock
+
     @contextmanager
     def entered(self, *, captured: bool = True) -> Iterator[None]:
         """What a run does around itself, around anything else that uses the graphs."""
-        self.refuse_other_process()
-        with self.shared.queued() if SharedModel.held() else self.lock:
+        with self.turn():
             self.admit(captured=captured)
             before, self.shared.owner = self.shared.owner, threading.get_ident()
             try:

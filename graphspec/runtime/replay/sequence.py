@@ -13,7 +13,7 @@ from graphspec import plan as plans
 from graphspec.plan import Bucket
 from graphspec.runtime.opened.context import Context
 from graphspec.runtime.opened.sharing import SharedModel
-from graphspec.runtime.replay.fallback import directly, run_eagerly
+from graphspec.runtime.replay.fallback import directly, repeated, run_eagerly
 from graphspec.runtime.replay.foreign import bring
 from graphspec.runtime.replay.gate import Gate
 from graphspec.runtime.replay.moving import Moving
@@ -40,6 +40,7 @@ class Opened:
     variants: Variants
     remembered: Remembered
     stats: Stats
+    net: Callable[[BoundSequence, Mapping[str, Any]], dict[str, Any]]
 
 
 class BoundSequence:
@@ -57,14 +58,27 @@ class BoundSequence:
         self._routes: dict[Hashable, Route] = {}
         opened.variants.forget.append(self._routes.clear)
         regions = [context.plan.regions[name].declared for name in plan.steps]
+        self._every, self._runs = context.plan.check.every, 0
         self._falls_back = all(region.on_miss == "eager" for region in regions if not region.eager)
 
     def __call__(self, **inputs: Any) -> dict[str, Any]:
         """Run once; see `Runner.run`."""
+        return self.served(inputs)
+
+    def served(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Run once, and every N-th time as `verify` does, where the spec says ``check: {every: N}``."""
+        if self._every:
+            self._runs += 1
+            if self._runs % self._every == 0:
+                return self._opened.net(self, inputs)
         return self.run(inputs)
 
+    def verify(self, **inputs: Any) -> dict[str, Any]:
+        """Run once and compare with eager; see `Runner.verify`."""
+        return self._opened.net(self, inputs)
+
     def run(self, inputs: Mapping[str, Any], fills: Fills | None = None) -> dict[str, Any]:
-        """Run once by replaying graphs; see `Runner.run`."""
+        """Run once by replaying graphs; nothing is compared."""
         gate = self._gate
         gate.refuse_other_process()
         if SharedModel.held():
@@ -80,6 +94,15 @@ class BoundSequence:
             results = run_eagerly(self._context, self._memory, self.plan, request)
             self._remember(request)
             return results
+
+    def read(self, inputs: Mapping[str, Any]) -> Request:
+        """What is asked for, checked. Raises InputError."""
+        return self._reader.read(inputs)
+
+    def repeated(self, request: Request) -> dict[str, Any]:
+        """The results of the model's own code, which afterwards is all that knows of it; see `fallback.repeated`."""
+        with self._gate.entered(), torch.no_grad():
+            return repeated(self._context, self._memory, self.plan, request)
 
     def direct(self, inputs: Mapping[str, Any]) -> Callable[[], None]:
         """The model's own code on these inputs, as a call to be timed: checked once, now; nothing around it later."""

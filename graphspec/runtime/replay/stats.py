@@ -10,7 +10,8 @@ class Stats:
     """Counts over all sequences.
 
     ``replays`` are runs served by graphs, ``fallbacks`` runs served eagerly (`on_miss: eager`). ``bucket_hits`` counts
-    runs by bucket. ``real`` and ``padded`` count elements of the bucketed sizes, asked for and run.
+    runs by bucket. ``real`` and ``padded`` count elements of the bucketed sizes, asked for and run. ``verified`` runs
+    were repeated by eager and compared (`check.every`, `Runner.verify`), which took ``verify_s`` seconds more.
     """
 
     replays: int = 0
@@ -18,6 +19,8 @@ class Stats:
     bucket_hits: dict[str, int] = field(default_factory=dict)
     real: int = 0
     padded: int = 0
+    verified: int = 0
+    verify_s: float = 0.0
 
     @property
     def padded_fraction(self) -> float:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from graphspec.report.run_values import Check, Mismatch, PaddingProof
 from graphspec.runtime.holdings.random_state import Ambient
 from graphspec.runtime.trial.cases import Case
-from graphspec.runtime.trial.compare import Comparison, compare, described, owned
 from graphspec.runtime.trial.feed import cloned
 from graphspec.runtime.trial.padding_proof import Proof, prove
 from graphspec.runtime.trial.rounds import ROUND, Rounds
 from graphspec.runtime.trial.subject import Progress, Subject
+from graphspec.runtime.values.trees import owned
+from graphspec.runtime.verify.compare import Comparison, compare, described
 
 if TYPE_CHECKING:
     from graphspec.runtime.replay.sequence import BoundSequence

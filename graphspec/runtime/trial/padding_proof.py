@@ -17,10 +17,11 @@ from graphspec.plan import concrete
 from graphspec.report.run_values import Mismatch
 from graphspec.runtime.holdings.random_state import Ambient
 from graphspec.runtime.trial.cases import Case
-from graphspec.runtime.trial.compare import compare, described, owned
 from graphspec.runtime.trial.feed import cloned
 from graphspec.runtime.trial.fills import fills
 from graphspec.runtime.trial.subject import Subject
+from graphspec.runtime.values.trees import owned
+from graphspec.runtime.verify.compare import compare, described
 
 if TYPE_CHECKING:
     from graphspec.runtime.replay.sequence import BoundSequence

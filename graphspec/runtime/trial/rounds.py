@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from graphspec.errors import ModelError
-from graphspec.runtime.trial.carried import Carried
+from graphspec.runtime.verify.carried import Carried
 
 #: Runs in a round, unless the states hold fewer.
 ROUND = 16

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from graphspec.plan import Plan
-from graphspec.runtime.trial.carried import Carried
 from graphspec.runtime.trial.cases import Case, cases
-from graphspec.runtime.trial.compare import Tolerance
 from graphspec.runtime.trial.feed import Feed, Fixed
+from graphspec.runtime.verify.carried import Carried
+from graphspec.runtime.verify.compare import Tolerance
 
 if TYPE_CHECKING:
     from graphspec.runtime.replay.sequence import BoundSequence

@@ -158,3 +158,12 @@ class _Flattener:
             raise UnknownTypeError(message)
         parts = [self.visit(child, f"{place}.{number}") for number, child in enumerate(children)]
         return lambda leaves: _pytree.tree_unflatten([part(leaves) for part in parts], spec)
+
+
+def owned(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of results: memory they share with states or graphs changes with the next run."""
+    copies: dict[str, Any] = {}
+    for name, value in results.items():
+        tree = flatten(value, place=f"output '{name}'")
+        copies[name] = tree.rebuild([leaf.detach().clone() for leaf in tree.leaves])
+    return copies

@@ -7,15 +7,14 @@ the parameters of a training step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
-from graphspec.runtime.holdings.preserve import preserve
+from graphspec.plan import Plan
+from graphspec.runtime.holdings.preserve import Session, preserve
+from graphspec.runtime.opened.states import States
 from graphspec.runtime.values.axes import Axes
-
-if TYPE_CHECKING:
-    from graphspec.runtime.runner import Runner
 
 Saved = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -23,16 +22,17 @@ Saved = list[tuple[torch.Tensor, torch.Tensor]]
 class Carried:
     """Every tensor that carries something over, by the name a message gives it."""
 
-    def __init__(self, runner: Runner, calls: Iterable[Callable[[], object]]) -> None:
-        """``calls`` are run once each, without a trace, to see what they write."""
+    def __init__(self, plan: Plan, states: States, others: Mapping[str, torch.Tensor]) -> None:
+        """``others`` are tensors of the model that a run writes; see `written`."""
         self._declared = {
             path if path != name else f"state {name}": (name, tensor)
-            for name in runner.state
-            for path, tensor in runner.state.tensors(name).items()
+            for name in states
+            for path, tensor in states.tensors(name).items()
         }
-        self._buffers = runner.plan.buffers
-        self._largest = {dim: size for dim, size in _largest(runner).items() if size > 1}
-        self._others = _written(runner, calls, {_storage(tensor) for _, tensor in self._declared.values()})
+        self._buffers = plan.buffers
+        self._largest = {dim: size for dim, size in _largest(plan).items() if size > 1}
+        known = {_storage(tensor) for _, tensor in self._declared.values()}
+        self._others = {name: tensor for name, tensor in others.items() if _storage(tensor) not in known}
 
     def save(self) -> Saved:
         """Every tensor with a copy of its content."""
@@ -78,25 +78,30 @@ class Carried:
         return {lengths.index(size): (dim, 1) for dim, size in self._largest.items() if size in lengths}
 
 
-def _largest(runner: Runner) -> dict[str, int]:
+def _largest(plan: Plan) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    for bucket in runner.plan.buckets:
+    for bucket in plan.buckets:
         for dim, size in bucket.sizes:
             sizes[dim] = max(size, sizes.get(dim, 0))
     return sizes
 
 
-def _written(runner: Runner, calls: Iterable[Callable[[], object]], known: set[int]) -> dict[str, torch.Tensor]:
-    """The tensors of the model that the calls write, one name for each, those in ``known`` storages left out."""
-    with preserve({"model": runner.model}) as session:
-        for call in calls:
-            call()
-        written = set(session.changes().written)
+def written(session: Session) -> dict[str, torch.Tensor]:
+    """The tensors that were written within a session until now, one name for each storage."""
+    names = set(session.changes().written)
     found: dict[int, tuple[str, torch.Tensor]] = {}
     for slot, tensor in session.reach.tensors:
-        if slot.name in written and _storage(tensor) not in known:
+        if slot.name in names:
             found.setdefault(_storage(tensor), (slot.name, tensor))
     return dict(found.values())
+
+
+def written_by(model: Any, calls: Iterable[Callable[[], object]]) -> dict[str, torch.Tensor]:
+    """The tensors of the model that these calls write; each is made once, without a trace."""
+    with preserve({"model": model}) as session:
+        for call in calls:
+            call()
+        return written(session)
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -15,7 +15,6 @@ import torch
 from torch.utils import _pytree
 
 from graphspec.report.run_values import Mismatch
-from graphspec.runtime.values.trees import flatten
 
 _COARSE = {torch.float16: 1e-3, torch.bfloat16: 1.6e-2}
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -97,15 +96,6 @@ def difference(what: str, expected: Any, came: Any, tolerance: Tolerance | None)
     if _same_bits(expected, came):
         return Difference(0.0)
     return _elements(what, expected, came, tolerance)
-
-
-def owned(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies of results: memory they share with states or graphs changes with the next run."""
-    copies: dict[str, Any] = {}
-    for name, value in results.items():
-        tree = flatten(value, place=f"output '{name}'")
-        copies[name] = tree.rebuild([leaf.detach().clone() for leaf in tree.leaves])
-    return copies
 
 
 def described(first: Mismatch, sides: tuple[str, str], tolerance: Tolerance | None) -> str:
