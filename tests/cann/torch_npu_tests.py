@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,8 @@ from typing import Any
 import build
 import loader
 
-NOTES = "EMU_CANN_TEST_NOTES"  # environment: where the plugin writes
+# Environment: the files where the plugin writes, and where it finds the tests to leave out, one a line.
+NOTES, DONE = "EMU_CANN_TEST_NOTES", "EMU_CANN_TESTS_DONE"
 HERE = Path(__file__).resolve().parent
 
 FILES = (
@@ -48,6 +50,12 @@ def note(entry: dict[str, Any]) -> None:
     if path:
         with Path(path).open("a") as file:
             file.write(json.dumps(entry) + "\n")
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    path = os.environ.get(DONE)
+    done = set(Path(path).read_text().splitlines()) if path else set()
+    items[:] = [item for item in items if item.nodeid not in done]
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
@@ -102,16 +110,12 @@ def run_file(folder: Path, file: str, environment: dict[str, str], patience: flo
     while True:
         before = Counter(outcomes.of.values())
         with tempfile.TemporaryDirectory() as scratch:
-            notes = Path(scratch) / "notes"
+            notes, done = Path(scratch) / "notes", Path(scratch) / "done"
             notes.touch()
-            done = [f"--deselect={test}" for test in outcomes.of]
+            done.write_text("\n".join(outcomes.of))
             command = [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", "-p", Path(__file__).stem]
-            how = run_process(
-                [*command, f"--rootdir={folder}", *done, str(folder / file)],
-                {**environment, NOTES: str(notes)},
-                folder,
-                patience,
-            )
+            command += [f"--rootdir={folder}", str(folder / file)]
+            how = run_process(command, {**environment, NOTES: str(notes), DONE: str(done)}, folder, patience)
             outcomes.read(notes)
         outcomes.end(how)
         if Counter(outcomes.of.values())["failed"] == before["failed"]:
@@ -129,7 +133,7 @@ def run_process(command: list[str], environment: dict[str, str], folder: Path, p
             if notes.stat().st_size != size:
                 size, since = notes.stat().st_size, time.monotonic()
             if time.monotonic() - since > patience:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own
                 return f"no progress for {patience:g} s"
     return f"the process ended with {process.returncode}"
 
@@ -144,6 +148,7 @@ def settings(environment: dict[str, str], out: Path) -> dict[str, str]:
         "EMU_CANN_MEMORY_MB": "16384",
         "ASCEND_HOME_PATH": str(home),
         "ASCEND_OPP_PATH": str(home / "opp"),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         **environment,
     }
     made.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)

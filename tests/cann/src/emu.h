@@ -5,6 +5,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <string>
 
@@ -16,7 +17,9 @@
 namespace emu {
 
 // A device-side failure: thrown by work that runs on a stream, reported by the next synchronization.
-struct Failure {
+struct Failure : std::exception {
+  Failure(int code, std::string message) : code(code), message(std::move(message)) {}
+  const char* what() const noexcept override { return message.c_str(); }
   int code;
   std::string message;
 };

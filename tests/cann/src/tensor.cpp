@@ -115,6 +115,8 @@ View View::narrow(int dim, int64_t start, int64_t length, int64_t step) const {
 }
 
 View View::permute(const std::vector<int>& order) const {
+  if (static_cast<int>(order.size()) != dims())
+    reject("a tensor of shape " + text(shape) + " where " + std::to_string(order.size()) + " dimensions are needed");
   View view = *this;
   for (size_t i = 0; i < order.size(); ++i) {
     view.shape[i] = shape[order[i]];
@@ -148,6 +150,7 @@ View View::expand(const Dims& to) const {
 }
 
 View View::unsqueeze(int dim) const {
+  if (dim < 0 || dim > dims()) reject("a tensor of shape " + text(shape) + " has no place for dimension " + std::to_string(dim));
   View view = *this;
   view.shape.insert(view.shape.begin() + dim, 1);
   view.strides.insert(view.strides.begin() + dim, 0);

@@ -133,6 +133,7 @@ namespace {
 
 // Splits the last dimension into heads: [..., N * D] to [..., N, D].
 View split_heads(const View& view, int64_t heads) {
+  if (heads < 1 || view.size(-1) % heads) reject(std::to_string(heads) + " heads in a tensor of shape " + text(view.shape));
   View result = view;
   const int last = view.dims() - 1;
   const int64_t size = view.shape[last] / heads, stride = view.strides[last];
@@ -145,14 +146,19 @@ View split_heads(const View& view, int64_t heads) {
 
 // A batch in any layout as [B, N, S, D]. TND and NTD hold all sequences one after the other and become [1, N, T, D].
 View canonical(const std::string& layout, const View& view, int64_t heads) {
-  if (layout == "BNSD") return view;
+  if (layout == "BNSD") return view.permute({0, 1, 2, 3});
   if (layout == "BSND") return view.permute({0, 2, 1, 3});
   if (layout == "BSH") return split_heads(view, heads).permute({0, 2, 1, 3});
   if (layout == "SBH") return split_heads(view, heads).permute({1, 2, 0, 3});
-  if (layout == "NSD" || layout == "NTD") return view.unsqueeze(0);
+  if (layout == "NSD" || layout == "NTD") return view.permute({0, 1, 2}).unsqueeze(0);
   if (layout == "TND") return view.permute({1, 0, 2}).unsqueeze(0);
   if (layout == "NBSD") return view.permute({1, 0, 2, 3});
-  return {};
+  reject("layout " + layout + " is not emulated");
+}
+bool is_known(const std::string& layout) {
+  for (const char* known : {"BNSD", "BSND", "BSH", "SBH", "NSD", "NTD", "TND", "NBSD"})
+    if (layout == known) return true;
+  return false;
 }
 
 bool is_packed(const std::string& layout) { return layout == "TND" || layout == "NTD"; }
@@ -163,7 +169,7 @@ View canonical_mask(View mask, int64_t batch, int64_t heads, int64_t queries) {
   if (mask.dims() == 2 && queries == 1 && mask.shape[0] == batch && batch != 1) mask = mask.unsqueeze(1);
   if (mask.dims() == 2) mask = mask.unsqueeze(0);
   if (mask.dims() == 3) mask = mask.unsqueeze(1);
-  return mask.expand({batch, heads, queries, mask.shape[3]});
+  return mask.expand({batch, heads, queries, mask.size(3)});
 }
 
 // ---- npu_fused_infer_attention_score
@@ -279,8 +285,8 @@ void split_layout(const std::string& layout, std::string& query, std::string& ou
 
 // Why these arguments are not emulated, empty if they are.
 std::string unsupported(const InferArguments& a) {
-  if (!canonical(a.query_layout, a.query, a.heads).defined()) return "layout " + a.query_layout + " is not emulated";
-  if (!canonical(a.out_layout, a.out, a.heads).defined()) return "output layout " + a.out_layout + " is not emulated";
+  if (!is_known(a.query_layout)) return "layout " + a.query_layout + " is not emulated";
+  if (!is_known(a.out_layout)) return "output layout " + a.out_layout + " is not emulated";
   if (a.sparse_mode > kRightDownCausal) return "sparse_mode " + std::to_string(a.sparse_mode) + " is not emulated";
   if (is_packed(a.query_layout) && a.query_lengths.empty()) return "layout " + a.query_layout + " needs actual_seq_lengths";
   if (is_packed(a.query_layout) && a.mask.defined() && a.sparse_mode < kLeftUpCausal)
@@ -368,9 +374,9 @@ struct FlashArguments {
 
 // The heads of the keys follow from their size: all layouts here keep the head dimension of the query.
 int64_t kv_heads(const std::string& layout, const View& key, int64_t head_size) {
-  if (layout == "BNSD") return key.shape[1];
-  if (layout == "BSND") return key.shape[2];
-  return key.shape[2] / head_size;
+  if (layout == "BNSD") return key.size(1);
+  if (layout == "BSND") return key.size(2);
+  return head_size ? key.size(2) / head_size : 0;
 }
 
 // Sequence b of the batch; gradient arguments share the views' layout.

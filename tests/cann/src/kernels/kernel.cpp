@@ -72,6 +72,8 @@ int plan(const char* function, uint64_t* workspace, aclOpExecutor** executor, Wo
   } catch (const Failure& failure) {
     unsupported.clear();
     return fail(failure.code, operator_name(function) + ": " + failure.message);
+  } catch (const std::exception& error) {
+    return refuse(function, error.what());
   }
   *workspace = 0;
   *executor = new aclOpExecutor{operator_name(function), std::move(work)};
