@@ -9,6 +9,7 @@ from graphspec.errors import CaptureError, Diagnostic
 from graphspec.plan import Bucket, Event
 from graphspec.runtime.hazards import TraceEnded
 from graphspec.runtime.opened.context import Context
+from graphspec.runtime.holdings.storages import quiet
 from graphspec.runtime.rehearsal.calls import PassValues
 from graphspec.runtime.rehearsal.observation import Rehearsal, Skipped
 from graphspec.runtime.rehearsal.rehearser import Rehearser
@@ -70,7 +71,8 @@ class ParamSymbols:
         def call(event: Event, given: Mapping[str, Any]) -> None:
             (at,) = values
             try:
-                rehearser.calls.give(event, at)
+                with quiet():  # the trace is of the region's own operators
+                    rehearser.calls.give(event, at)
                 outputs = rehearser.calls.call(event, at, given)
             except TraceEnded as ended:
                 raise CaptureError(f"region '{event.region}' needs a value") from ended
