@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from graphspec import document, schema, spec
+from graphspec import document, published, schema, spec
 from graphspec.build_spec import build
 from graphspec.plan import ITEM_BYTES
 

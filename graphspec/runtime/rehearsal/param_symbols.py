@@ -8,8 +8,8 @@ from typing import Any
 from graphspec.errors import CaptureError, Diagnostic
 from graphspec.plan import Bucket, Event
 from graphspec.runtime.hazards import TraceEnded
-from graphspec.runtime.opened.context import Context
 from graphspec.runtime.holdings.storages import quiet
+from graphspec.runtime.opened.context import Context
 from graphspec.runtime.rehearsal.calls import PassValues
 from graphspec.runtime.rehearsal.observation import Rehearsal, Skipped
 from graphspec.runtime.rehearsal.rehearser import Rehearser
