@@ -176,7 +176,7 @@ class Rehearser:
         """A call outside of any capture; inside of one where it cannot be made otherwise, since it reads values."""
         recorder = Recorder(event.region)
         read = frozenset(tensor.untyped_storage()._cdata for tensor in self.calls.read(event.region, values))
-        known = {"origins": dict(values.origins), "copies": dict(self.copies.storages())}
+        origins, copies = dict(values.origins), dict(self.copies.storages())
         try:
             try:
                 with inside_capture(event.region) if captured else nullcontext(), recorder:
@@ -194,7 +194,13 @@ class Rehearser:
         keep(event, trees)
         self.calls.note_origins(trees, values)
         return Observation(
-            event.region, event.bucket, recorder.recording, values.params, outputs=_seen(trees), **known
+            event.region,
+            event.bucket,
+            recorder.recording,
+            values.params,
+            outputs=_seen(trees),
+            origins=origins,
+            copies=copies,
         )
 
     def _watched(self, event: Event, values: PassValues, keep: Keep) -> Observation:
