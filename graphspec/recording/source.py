@@ -10,20 +10,19 @@ import linecache
 import os
 import sys
 import sysconfig
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
 import torch
 from torch import nn
 
-_SITE_PACKAGES = Path(torch.__file__).resolve().parents[1]
-_TORCH = f"{_SITE_PACKAGES / 'torch'}{os.sep}"
+_TORCH = f"{Path(torch.__file__).resolve().parent}{os.sep}"
 _GRAPHSPEC = f"{Path(__file__).resolve().parents[1]}{os.sep}"
-_HIDDEN = (_GRAPHSPEC, *(f"{_SITE_PACKAGES / name}{os.sep}" for name in ("torch", "torch_npu", "torchair")))
-_NUMPY = f"{_SITE_PACKAGES / 'numpy'}{os.sep}"
 _STDLIB = f"{Path(sysconfig.get_path('stdlib')).resolve()}{os.sep}"
 
 
@@ -59,6 +58,17 @@ def _resolved(filename: str) -> str:
 
 
 @cache
+def _folders(*packages: str) -> tuple[str, ...]:
+    """Where these packages are installed, each in a place of its own."""
+    places: list[str] = []
+    for package in packages:
+        with suppress(ValueError):  # a module that somebody made by hand
+            spec = find_spec(package)
+            places += (spec.submodule_search_locations or ()) if spec is not None else ()
+    return tuple(f"{Path(place).resolve()}{os.sep}" for place in places)
+
+
+@cache
 def _owner(filename: str) -> _Owner:
     if filename.startswith("<"):
         if filename.startswith("<frozen"):
@@ -66,9 +76,9 @@ def _owner(filename: str) -> _Owner:
         # A notebook cell and a torch.fx graph have source; what dataclasses and namedtuples generate has none.
         return _Owner.MODEL if linecache.getlines(filename) else _Owner.LIBRARY
     path = _resolved(filename)
-    if path.startswith(_HIDDEN):
+    if path.startswith((_GRAPHSPEC, _TORCH, *_folders("torch_npu", "torchair"))):
         return _Owner.HIDDEN
-    if path.startswith(_NUMPY) or (path.startswith(_STDLIB) and "-packages" not in path):
+    if path.startswith(_folders("numpy")) or (path.startswith(_STDLIB) and "-packages" not in path):
         return _Owner.LIBRARY
     return _Owner.MODEL
 

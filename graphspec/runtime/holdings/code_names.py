@@ -18,7 +18,7 @@ from graphspec.recording.source import is_model_code
 from graphspec.runtime.holdings.parts import is_installed_file
 
 #: Modules of torch.nn keep eps, p, momentum and the like as plain attributes; their base class only dispatches.
-_LAYERS = str(Path(nn.__file__).resolve().parent / "modules")
+_LAYERS = str(Path(nn.__file__).parent / "modules")  # as code objects have it
 _DISPATCH = "module.py"
 _LOADS = frozenset({
     "LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_SUPER_ATTR",
@@ -37,6 +37,7 @@ _WHOLE = frozenset({
     "asdict", "astuple", "vars", "__dict__", "attrgetter", "__getattribute__", "getattr_static",
     "_modules", "_parameters", "_buffers",
 })  # fmt: skip
+_PROBES = frozenset({"getattr", "hasattr", "AttributeError"})
 #: Methods of modules that go through all their children, parameters or buffers.
 _THROUGH = frozenset({
     "apply", "buffers", "children", "modules", "named_buffers", "named_children", "named_modules", "named_parameters",
@@ -50,14 +51,15 @@ class LoadedNames:
 
     ``methods`` are those of ``names`` that are only ever called, as ``x.sum()``: what they find is no number.
     ``computed``: code of the user's own reads attributes by names that it makes, or all of an object at once.
-    ``walks``: some code could see more of a dict or a set than the entries it asks for by key. ``codes`` is the code
-    itself; ``objects`` are the ids of what it had in hand, ``asked`` of those it may have asked for anything, and
-    ``walked`` of modules whose children or tensors it went through.
+    ``probes``: it asks whether attributes are there. ``walks``: some code could see more of a dict or a set than the
+    entries it asks for by key. ``codes`` is the code itself; ``objects`` are the ids of what it had in hand, ``asked``
+    of those it may have asked for anything, and ``walked`` of modules whose children or tensors it went through.
     """
 
     names: frozenset[str] = frozenset()
     methods: frozenset[str] = frozenset()
     computed: bool = False
+    probes: bool = False
     walks: bool = True
     codes: frozenset[types.CodeType] = frozenset()
     objects: frozenset[int] = frozenset()
@@ -72,6 +74,7 @@ class _Reading:
     names: frozenset[str]
     plain: frozenset[str]
     computes: bool
+    probes: bool
     walks: bool
 
 
@@ -106,22 +109,24 @@ class CodeNames:
     def so_far(self) -> LoadedNames:
         """All that was noted until now."""
         readings, names = self._read(), self.loaded()
-        own = (reading for code, reading in readings.items() if not is_installed_file(code.co_filename))
+        computing = {code for code, reading in readings.items() if reading.computes and not _is_layer(code)}
         return LoadedNames(
             names,
             names - frozenset().union(*(reading.plain for reading in readings.values())),
-            any(reading.computes for reading in own),
+            any(not is_installed_file(code.co_filename) for code in computing),
+            any(it.probes and not is_installed_file(code.co_filename) for code, it in readings.items()),
             any(reading.walks for reading in readings.values()),
             frozenset(self._ran),
             frozenset(self._objects),
-            frozenset(key for code, key in self._receivers if code in readings and readings[code].computes),
-            frozenset(key for code, key in self._receivers if _goes_through(code)),
+            frozenset(key for code, key in self._receivers if code in computing),
+            frozenset(key for code, key in self._receivers if code.co_name in _THROUGH and _is_dispatch(code)),
         )
 
     def _read(self) -> Mapping[types.CodeType, _Reading]:
         """What the model's own code can ask for, each function read once."""
         for code in tuple(self._ran):
-            if code not in self._readings and _is_watched(code.co_filename):
+            watched = self._ran[code] and not _is_dispatch(code)
+            if watched and code not in self._readings:
                 self._readings[code] = _reading(list(dis.get_instructions(code)))
         return self._readings
 
@@ -131,7 +136,7 @@ class CodeNames:
         code = frame.f_code
         noted = self._ran.get(code)
         if noted is None:
-            noted = is_model_code(code.co_filename) or code.co_filename.startswith(_LAYERS)
+            noted = is_model_code(code.co_filename) or _is_layer(code)
             self._ran[code] = noted
         if noted:
             held = frame.f_locals
@@ -173,6 +178,7 @@ def _reading(instructions: Sequence[dis.Instruction]) -> _Reading:
         any(
             each.argval in _WHOLE or (each.argval == "getattr" and not _by_text(instructions, at)) for at, each in loads
         ),
+        not _PROBES.isdisjoint(names - texts),
         any(each.opname in _WALKS for each in instructions) or not _WALKING.isdisjoint(names - texts),
     )
 
@@ -204,11 +210,9 @@ def _loads_method(instruction: dis.Instruction) -> bool:
     return instruction.opname == "LOAD_METHOD" or flagged
 
 
-def _goes_through(code: types.CodeType) -> bool:
-    return (
-        code.co_name in _THROUGH and code.co_filename.startswith(_LAYERS) and Path(code.co_filename).name == _DISPATCH
-    )
+def _is_layer(code: types.CodeType) -> bool:
+    return code.co_filename.startswith(_LAYERS)
 
 
-def _is_watched(filename: str) -> bool:
-    return is_model_code(filename) or (filename.startswith(_LAYERS) and Path(filename).name != _DISPATCH)
+def _is_dispatch(code: types.CodeType) -> bool:
+    return _is_layer(code) and Path(code.co_filename).name == _DISPATCH

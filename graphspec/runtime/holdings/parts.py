@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from datetime import date, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, cast
 
 import torch
@@ -44,7 +44,7 @@ DATA_CLASSES = (
 _LEAVES = frozenset(VALUE_TYPES)
 _MODULE_DICTS = {"_parameters": "parameters", "_buffers": "buffers", "_modules": "modules"}
 _STDLIB = sysconfig.get_path("stdlib")
-_INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 _LIBRARIES = frozenset({"torch", "torch_npu", "torchair", "numpy", "graphspec"})
 _DATA_OF_LIBRARIES = ("torch.nn.", "torch.optim.", "torch.amp.", "torch.cuda.amp.", "torch_npu.npu.amp")
 _CONTAINERS: Any = dict | list | tuple | set | frozenset | deque
@@ -97,9 +97,19 @@ def is_from_library(value: Any) -> bool:
     return is_library(module_of(value))
 
 
+@functools.cache
 def is_installed_file(path: object) -> bool:
-    """Whether a file belongs to an installed library."""
-    return str(path).startswith(_INSTALLED)
+    """Whether a file belongs to an installed library, wherever that is: beside it lies what an installer notes."""
+    file = PurePath(str(path))
+    if not _INSTALLED.isdisjoint(file.parts):
+        return True
+    return any(root and file.is_relative_to(root) and _is_installation(root) for root in sys.path)
+
+
+@functools.cache
+def _is_installation(root: str) -> bool:
+    """Whether a folder on the path is where packages are installed, ``pip install --target`` included."""
+    return any(Path(root).glob("*.dist-info"))
 
 
 def is_of_user(kind: type) -> bool:

@@ -79,7 +79,7 @@ class Place:
             if isinstance(holder, set | frozenset):
                 return next((item for item in holder if item is self.key), MISSING)
             return getattr(self.owner, self.key) if holder is None else holder[self.key]
-        except (AttributeError, LookupError, TypeError, ValueError):
+        except (AttributeError, LookupError, TypeError, ValueError, RuntimeError):
             return MISSING
 
 

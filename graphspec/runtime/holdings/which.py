@@ -46,6 +46,7 @@ _CALLED_BY_TORCH = frozenset({"forward", "__call__"})
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _GUARDED = frozenset({"training", "_modules", "_parameters", "_buffers"})
 _TENSORS = ("_parameters", "_buffers")
+_FLAGS = frozenset({"requires_grad", "is_leaf", "grad", "grad_fn", "_version"})
 _CODE = ("__code__", "__defaults__", "__kwdefaults__")
 #: An equal one of these in the place of another is no change.
 _EQUAL_ANEW = (dict, OrderedDict, list, deque, set)
@@ -136,8 +137,10 @@ class HostValues:
         yield from (Members(name, members, keys_of(members)) for name, members in held)
 
     def _owners(self) -> Iterator[Expectation]:
-        """Everything that has attributes: modules and other objects, and their classes."""
+        """Everything that has attributes: modules and other objects, and their classes; tensors, if code may ask."""
         owners: list[tuple[str, Any]] = [(kind.__name__, kind) for kind in self._found.classes]
+        if self._code.probes:
+            owners += {id(tensor): (place.name, tensor) for place, tensor in reversed(self._found.tensors)}.values()
         for part in self._found.parts:
             known = isinstance(part.owner, nn.Module) or not is_from_library(type(part.owner))
             if part.kind in ("attributes", "fields") and known and not isinstance(part.owner, torch.Tensor):
@@ -147,11 +150,17 @@ class HostValues:
                 yield Owner(name, owner, type(owner), frozenset(attributes(owner)), self._names, self._code.methods)
 
     def _forms(self) -> Iterator[Expectation]:
+        """What code can ask of tensors besides their values."""
+        flags = sorted(_FLAGS & self._names - self._code.methods)
         for place, tensor in self._found.tensors:
             asked = place.kind in ("parameter", "buffer") or place.key in self._names
-            free = place.name not in self._moving and (id(place.owner), place.key) not in self._covered
-            if asked and free and self._touched.holds(place):
+            if not asked or not self._touched.holds(place) or place.name in self._moving:
+                continue
+            if (id(place.owner), place.key) not in self._covered:
                 yield Form(place, form_of(tensor))
+            for flag in (Place(f"{place.name}.{key}", tensor, key, "attribute") for key in flags):
+                if flag.name not in self._moving and (tensor.is_leaf or flag.key != "grad"):
+                    yield Held(flag, flag.get())
 
     def _environment(self) -> Iterator[Expectation]:
         """Variables that loaded code may ask for, those that are not set included."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from graphspec.runtime.holdings.guard import Guard
@@ -22,7 +24,8 @@ def guard_for(context: Context, graphs: GraphSet) -> Guard:
     touched = Touched(found, starts, graphs.code)
     tensors = list(read_tensors(_places(context, graphs, found), touched))
     covered = [place for expectation in tensors for place in expectation.places]
-    values = HostValues(found, touched, graphs.code, graphs.moving | graphs.rebound, covered)
+    moving = graphs.moving | graphs.rebound | set(_versions(graphs, found))
+    values = HostValues(found, touched, graphs.code, moving, covered)
     guard = Guard((*tensors, *values.expected()))
     context.warn(*(f"{name} is too large to be compared on every run: do not change it" for name in values.unwatched))
     return guard
@@ -49,6 +52,13 @@ def _places(context: Context, graphs: GraphSet, found: Reach) -> list[tuple[list
                 "kept alive, but nobody can see it replaced"
             )
     return list(expected.values())
+
+
+def _versions(graphs: GraphSet, found: Reach) -> Iterator[str]:
+    """The versions of tensors that a replay writes: they move with it."""
+    for captured in graphs.regions.values():
+        for tensor in captured.graph.recording.written_outside():
+            yield from (f"{place.name}._version" for place in found.slots_of_storage(tensor))
 
 
 def _own_storages(context: Context, graphs: GraphSet) -> frozenset[int]:
