@@ -2,7 +2,7 @@
 
 ::
 
-    Spec ─ buckets ─ dims ─ wires ─┬─ schedule ─ spans ─┬─ Plan ─ rules.order ─ Plan, or SpecError
+    Spec ─ buckets ─ dims ─ wires ─┬─ schedule ─ spans ─┬─ Plan ─ order ─ Plan, or SpecError
                                    └─ sequences, buffers ┘
 
 Nothing here knows a device or imports torch. A spec that reaches this package has passed the rules: its names

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from graphspec.errors import Diagnostic
 from graphspec.finding import in_order
+from graphspec.rules.registry import ADVICE, RESOLVED_RULES, RULES, breaks_names
 from graphspec.spec import Spec
 
 
 def check(spec: Spec) -> list[Diagnostic]:
     """Every finding of the rules that need no plan (GS2xx, GS4xx to GS6xx), sorted by position."""
-    # Imported late: the compiler uses `rules.order`, and some rules use passes of the compiler.
-    from graphspec.rules.registry import ADVICE, RESOLVED_RULES, RULES, breaks_names
-
     found = [each for rule in RULES for each in rule(spec)]
     if not any(map(breaks_names, found)):
         found += [each for rule in RESOLVED_RULES for each in rule(spec)]
