@@ -8,15 +8,13 @@ A process of its own: importing torch's samples changes global flags of torch. I
 
 from __future__ import annotations
 
-import random
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import islice
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves, tree_map
@@ -30,9 +28,12 @@ from graphspec.errors import CaptureError
 from graphspec.plan import Bucket, Graph
 from graphspec.recording.source import ModuleNames
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from torch_samples import samples_of
+
 #: How many samples must at least be replayed in each way.
 LEAST = 6_500
-SEED = 1234
 DTYPES = {torch.float32: 6, torch.int64: 2, torch.complex64: 2, torch.bfloat16: 2, torch.bool: 1}
 
 #: Their samples draw random numbers (and seed within the call), or return what nobody wrote.
@@ -51,23 +52,10 @@ def samples() -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...], dict[s
         for dtype, count in DTYPES.items():
             if dtype not in operator.supported_dtypes("cpu"):
                 continue
-            for sample in list(islice(inputs(operator, dtype), count)):
+            for sample in samples_of(operator, dtype, count):
                 for function in (operator.op, operator.inplace_variant):
                     if function is not None:
                         yield operator.name, function, (sample.input, *sample.args), sample.kwargs
-
-
-def inputs(operator: Any, dtype: torch.dtype) -> Iterator[Any]:
-    """What ``operator.sample_inputs`` gives, without the half of its time that goes into looking up the stack."""
-    given = iter(operator.sample_inputs_func(operator, "cpu", dtype, requires_grad=False))
-    while True:
-        torch.default_generator.manual_seed(SEED)
-        random.seed(SEED)
-        np.random.seed(SEED)  # noqa: NPY002  the generator that torch's samples use
-        try:
-            yield next(given)
-        except StopIteration:
-            return
 
 
 class BothWays(CpuBackend):

@@ -21,6 +21,7 @@ READING = (
 )  # fmt: skip
 
 
+@pytest.mark.takes(12)
 def test_every_operator_of_torch_writes_what_is_said_of_it():
     done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
