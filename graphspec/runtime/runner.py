@@ -17,7 +17,7 @@ from graphspec import plan as plans
 from graphspec.compiler import compile_spec
 from graphspec.errors import DeviceError, InputError, MismatchError, ReplayError, WeightsError
 from graphspec.loading import load_plan
-from graphspec.plan import Bucket
+from graphspec.plan import Bucket, Variant
 from graphspec.runtime.building.build import build_model, refuse_other_devices, refuse_other_modes
 from graphspec.runtime.building.weights import load_weights, read_weights
 from graphspec.runtime.devices import open_backend, without_broken_torch_npu
@@ -42,7 +42,10 @@ from graphspec.spec import Spec
 
 @dataclass(frozen=True)
 class GraphInfo:
-    """One captured graph. ``bytes`` is what its values need in its pool, ``capture_s`` the seconds its capture took."""
+    """One captured graph. ``bytes`` is what its values need in its pool, ``capture_s`` the seconds its capture took.
+
+    ``variant`` is what it was captured for; see `graphspec.plan.Variant`.
+    """
 
     region: str
     bucket: Bucket
@@ -50,6 +53,7 @@ class GraphInfo:
     operators: int
     bytes: int
     capture_s: float
+    variant: Variant
 
 
 def open_spec(
@@ -111,9 +115,9 @@ class Runner:
         self._context = context
         self._gate = Gate(context.backend, context.shared)
         self._memory = Memory(context.plan, context.buffers, context.shared.clock)
-        self._variants = Variants(context, self._memory, progress)
-        self.state = States(context.plan, context.buffers, self._memory, context.shared)
         self.stats = Stats()
+        self._variants = Variants(context, self._memory, self.stats, progress)
+        self.state = States(context.plan, context.buffers, self._memory, context.shared)
         net = Net(context, self.state, self._gate, self.stats)
         opened = Opened(context, self._memory, self._gate, self._variants, Remembered(), self.stats, net)
         self.sequences: Mapping[str, BoundSequence] = {
@@ -173,7 +177,8 @@ class Runner:
         with self.entered(captured=False), without_broken_torch_npu():
             if not self._gate.captured:
                 agree(self._context.plan)
-                self._variants.graphs(self._variants.first())
+                for variant in self._variants.opened():
+                    self._variants.graphs(variant)
                 self._gate.captured = True
 
     def recapture(self) -> None:
@@ -227,8 +232,9 @@ class Runner:
                 captured.graph.operators,
                 captured.graph.bytes,
                 captured.capture_s,
+                variant,
             )
-            for captured in self._variants.all_regions()
+            for variant, captured in self._variants.all_regions()
         )
 
     def graph(self, region: str, sizes: Mapping[str, int] | None = None) -> CapturedRegion:

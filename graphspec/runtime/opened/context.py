@@ -30,7 +30,11 @@ Progress = Callable[[plans.Event], None]
 
 def variant_of(absent: Iterable[str], special: Mapping[str, Any]) -> Variant:
     """The variant of a run; its values are copies, since who gave a list may change it."""
-    return Variant(frozenset(absent), tuple(mapped(special, lambda value: value).items()))
+    return Variant(frozenset(absent), tuple((name, mapped(special[name], _same)) for name in sorted(special)))
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 @dataclass

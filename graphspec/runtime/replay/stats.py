@@ -12,6 +12,7 @@ class Stats:
     ``replays`` are runs served by graphs, ``fallbacks`` runs served eagerly (`on_miss: eager`). ``bucket_hits`` counts
     runs by bucket. ``real`` and ``padded`` count elements of the bucketed sizes, asked for and run. ``verified`` runs
     were repeated by eager and compared (`check.every`, `Runner.verify`), which took ``verify_s`` seconds more.
+    ``evictions`` counts sets of graphs that made room for others; see `Plan.unlisted`.
     """
 
     replays: int = 0
@@ -21,6 +22,7 @@ class Stats:
     padded: int = 0
     verified: int = 0
     verify_s: float = 0.0
+    evictions: int = 0
 
     @property
     def padded_fraction(self) -> float:

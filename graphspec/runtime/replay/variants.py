@@ -13,18 +13,24 @@ from graphspec.runtime.holdings.guard import Guard
 from graphspec.runtime.holdings.storages import outside_inference
 from graphspec.runtime.opened.context import CapturedRegion, Context, GraphSet, Progress, variant_of
 from graphspec.runtime.replay.guarding import guard_for
+from graphspec.runtime.replay.stats import Stats
 from graphspec.runtime.values.memory import Memory
 
-#: How many sets of graphs are kept for values of specialized params and absent optional inputs.
+#: How many sets of graphs are kept for values that are not known beforehand.
 VARIANTS = 16
 
 
 class Variants:
-    """Sets of graphs, captured when they are first asked for. ``forget`` is called when graphs have gone."""
+    """Sets of graphs: those of `Plan.opened` from the start, others when a run asks for them, in a bounded cache.
 
-    def __init__(self, context: Context, memory: Memory, progress: Progress | None = None) -> None:
+    ``forget`` is called when graphs have gone.
+    """
+
+    def __init__(self, context: Context, memory: Memory, stats: Stats, progress: Progress | None = None) -> None:
         self._context = context
         self._memory = memory
+        self._stats = stats
+        self._most = max(VARIANTS, len(context.plan.variants) + (VARIANTS if context.plan.unlisted else 0))
         self._progress = progress
         self._sets: dict[Variant, GraphSet] = {}
         self._guards: dict[Variant, Guard] = {}
@@ -34,12 +40,11 @@ class Variants:
         return iter(self._sets.values())
 
     def graphs(self, variant: Variant) -> GraphSet:
-        """The graphs of a variant; captured now if they are not there. The oldest of many are dropped."""
+        """The graphs of a variant; captured now if they are not there. The oldest of too many are dropped."""
         graphs = self._sets.get(variant)
         if graphs is None:
             graphs = self._captured(variant)
-            if len(self._sets) >= VARIANTS:
-                self._drop(next(iter(self._sets)))
+            self._make_room(len(graphs.regions))
             self._guards[variant] = guard_for(self._context, graphs)
             self._sets[variant] = graphs
         return graphs
@@ -51,6 +56,16 @@ class Variants:
     def guards(self) -> list[Guard]:
         """What is checked before the replays of each variant."""
         return list(self._guards.values())
+
+    def opened(self) -> list[Variant]:
+        """The variants that are captured before the first run, that of `first` first."""
+        first = self.first()
+        usual = dict(first.special)
+        known = [
+            variant_of(each.absent, {**usual, **{name: value for name, value in each.special if name in usual}})
+            for each in self._context.plan.opened
+        ]
+        return list(dict.fromkeys([first, *known]))
 
     def first(self) -> Variant:
         """The variant of a run that gives every input and leaves every param at its default."""
@@ -73,9 +88,25 @@ class Variants:
         for variant in list(self._sets):
             self._drop(variant)
 
-    def all_regions(self) -> Iterator[CapturedRegion]:
-        """Every captured graph, in capture order."""
-        return (captured for graphs in self for captured in graphs.regions.values())
+    def all_regions(self) -> Iterator[tuple[Variant, CapturedRegion]]:
+        """Every captured graph with its variant, in capture order."""
+        return ((graphs.variant, captured) for graphs in self for captured in graphs.regions.values())
+
+    def _make_room(self, coming: int) -> None:
+        """Drop the oldest sets, as long as there are too many with one more of ``coming`` graphs."""
+        most = self._context.plan.capture.max_graphs
+        while self._sets:
+            held = sum(len(graphs.regions) for graphs in self)
+            if len(self._sets) < self._most and (most is None or held + coming <= most):
+                return
+            oldest = next(iter(self._sets))
+            self._drop(oldest)
+            self._stats.evictions += 1
+            if self._stats.evictions == 1:
+                self._context.warnings.append(
+                    f"the graphs of {str(oldest) or 'the first variant'} made room for those of another: no more than "
+                    f"{len(self._sets) + 1} sets are held; a run that needs them again captures them anew"
+                )
 
     def _captured(self, variant: Variant) -> GraphSet:
         try:

@@ -127,9 +127,14 @@ def _graphs(runner: Runner) -> tuple[ReportedGraph, ...]:
     """In the order of the plan; graphs of further variants (optional inputs, specialized params) after their first."""
     order = {(graph.region, graph.bucket): place for place, graph in enumerate(runner.plan.graphs)}
     found = sorted(runner.graphs, key=lambda graph: order[graph.region, graph.bucket])
+    several = len({graph.variant for graph in found}) > 1
     return tuple(
-        ReportedGraph(g.region, dict(g.bucket.sizes), g.pool, g.operators, g.bytes, g.capture_s) for g in found
-    )
+        ReportedGraph(
+            g.region, dict(g.bucket.sizes), g.pool, g.operators, g.bytes, g.capture_s,
+            (str(g.variant) or "every input") if several else "",
+        )
+        for g in found
+    )  # fmt: skip
 
 
 def _output(value: Any) -> Output:
