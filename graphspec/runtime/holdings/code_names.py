@@ -15,7 +15,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from graphspec.recording.source import is_model_code
-from graphspec.runtime.holdings.parts import is_installed_file
+from graphspec.runtime.holdings.parts import is_installed_file, names_in_text
 
 #: Modules of torch.nn keep eps, p, momentum and the like as plain attributes; their base class only dispatches.
 _LAYERS = str(Path(nn.__file__).parent / "modules")  # as code objects have it
@@ -35,9 +35,9 @@ _WALKING = frozenset({
 #: What reads all attributes of an object, or some by a name that no constant says.
 _WHOLE = frozenset({
     "asdict", "astuple", "vars", "__dict__", "attrgetter", "__getattribute__", "getattr_static",
-    "_modules", "_parameters", "_buffers",
+    "_modules", "_parameters", "_buffers", "globals",
 })  # fmt: skip
-_PROBES = frozenset({"getattr", "hasattr", "AttributeError"})
+_PROBES = frozenset({"getattr", "hasattr", "AttributeError", "globals"})
 #: Methods of modules that go through all their children, parameters or buffers.
 _THROUGH = frozenset({
     "apply", "buffers", "children", "modules", "named_buffers", "named_children", "named_modules", "named_parameters",
@@ -51,15 +51,17 @@ class LoadedNames:
 
     ``methods`` are those of ``names`` that are only ever called, as ``x.sum()``: what they find is no number.
     ``computed``: code of the user's own reads attributes by names that it makes, or all of an object at once.
-    ``probes``: it asks whether attributes are there. ``walks``: some code could see more of a dict or a set than the
-    entries it asks for by key. ``codes`` is the code itself; ``objects`` are the ids of what it had in hand, ``asked``
-    of those it may have asked for anything, and ``walked`` of modules whose children or tensors it went through.
+    ``probes``: it asks whether attributes are there; ``texts`` are names that are written as texts. ``walks``: some
+    code could see more of a dict or a set than the entries it asks for by key. ``codes`` is the code itself;
+    ``objects`` are the ids of what it had in hand, ``asked`` of those it may have asked for anything, and ``walked`` of
+    modules whose children or tensors it went through.
     """
 
     names: frozenset[str] = frozenset()
     methods: frozenset[str] = frozenset()
     computed: bool = False
     probes: bool = False
+    texts: frozenset[str] = frozenset()
     walks: bool = True
     codes: frozenset[types.CodeType] = frozenset()
     objects: frozenset[int] = frozenset()
@@ -75,6 +77,7 @@ class _Reading:
     plain: frozenset[str]
     computes: bool
     probes: bool
+    texts: frozenset[str]
     walks: bool
 
 
@@ -115,6 +118,7 @@ class CodeNames:
             names - frozenset().union(*(reading.plain for reading in readings.values())),
             any(not is_installed_file(code.co_filename) for code in computing),
             any(it.probes and not is_installed_file(code.co_filename) for code, it in readings.items()),
+            frozenset().union(*(reading.texts for reading in readings.values())),
             any(reading.walks for reading in readings.values()),
             frozenset(self._ran),
             frozenset(self._objects),
@@ -168,7 +172,7 @@ class _RestingInTorch(TorchFunctionMode):
 
 def _reading(instructions: Sequence[dis.Instruction]) -> _Reading:
     loads = [(at, each) for at, each in enumerate(instructions) if each.opname in _LOADS]
-    texts = {name for each in instructions if each.opname == "LOAD_CONST" for name in _names_in(each.argval)}
+    texts = {name for each in instructions if each.opname == "LOAD_CONST" for name in names_in_text(each.argval)}
     names = {name for _, each in loads for name in str(each.argval).split(".")} | texts
     return _Reading(
         frozenset(names),
@@ -179,17 +183,9 @@ def _reading(instructions: Sequence[dis.Instruction]) -> _Reading:
             each.argval in _WHOLE or (each.argval == "getattr" and not _by_text(instructions, at)) for at, each in loads
         ),
         not _PROBES.isdisjoint(names - texts),
+        frozenset(texts),
         any(each.opname in _WALKS for each in instructions) or not _WALKING.isdisjoint(names - texts),
     )
-
-
-def _names_in(constant: Any) -> Iterator[str]:
-    """The names that a text may be, or a path of them, or that a tuple of texts holds: `match` keeps its names so."""
-    if isinstance(constant, str) and all(part.isidentifier() or part.isdecimal() for part in constant.split(".")):
-        yield from constant.split(".")
-    elif isinstance(constant, tuple):
-        for item in constant:
-            yield from _names_in(item)
 
 
 def _by_text(instructions: Sequence[dis.Instruction], at: int) -> bool:

@@ -174,7 +174,7 @@ class Owner(Expectation):
         for key, value in attributes(self.owner).items():
             asked = key in self.names and key not in self.keys and (key not in self.methods or callable(value))
             if asked and not _is_wrapper_of_torch(value) and not same(getattr(self.kind, key, MISSING), value):
-                yield f"{self.name}.{key} was added, as {_shown(value)}"
+                yield f"{self.name}{':' if self.name.endswith('.py') else '.'}{key} was added, as {_shown(value)}"
 
     def compile(self, quick: Columns) -> None:
         if isinstance(self.owner, type) or attributes_of(self.owner) is not None:

@@ -18,7 +18,7 @@ import threading
 import types
 import weakref
 from collections import ChainMap, UserDict, UserList, UserString, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -29,7 +29,7 @@ import torch
 from torch import nn
 
 from graphspec.runtime.holdings.places import Part, PartKind, attributes_of
-from graphspec.runtime.importing.folder import file_of
+from graphspec.runtime.importing.folder import file_of, imported
 
 #: Values with nothing inside, compared by value.
 VALUE_TYPES = (
@@ -112,10 +112,10 @@ def _is_installation(root: str) -> bool:
     return any(Path(root).glob("*.dist-info"))
 
 
-def is_of_user(kind: type) -> bool:
-    """Whether a class is from a file of the user's, not of an installed library."""
-    module = module_of(kind)
-    return not is_library(module) and not is_installed_file(getattr(sys.modules.get(str(module)), "__file__", None))
+def is_of_user(kind: type | types.ModuleType) -> bool:
+    """Whether a class or a module is from a file of the user's, not of an installed library."""
+    name = kind.__name__ if isinstance(kind, types.ModuleType) else module_of(kind)
+    return not is_library(name) and not is_installed_file(getattr(sys.modules.get(str(name)), "__file__", None))
 
 
 def is_library(module: str | None) -> bool:
@@ -177,29 +177,48 @@ def slot_names(kind: type) -> tuple[str, ...]:
     return tuple(names)
 
 
-def code_parts(function: types.FunctionType, name: str) -> Iterator[Part]:
-    """Closure cells of a function, and the globals its code really names (nested functions included)."""
+def cells_of(function: types.FunctionType, name: str) -> Iterator[Part]:
+    """The closure cells of a function."""
     for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         yield Part(f"{name}.<closure>.{variable}", cell, "cell", ("cell_contents",))
-    names = names_in(function.__code__)
-    yield _globals_part(function.__globals__, str(function.__module__), names)
-    for key in names:
-        module = function.__globals__.get(key)
-        if isinstance(module, types.ModuleType) and not is_library(module.__name__):
-            yield _globals_part(vars(module), module.__name__, names)
 
 
-def _globals_part(namespace: Mapping[str, Any], module: str, names: tuple[str, ...]) -> Part:
-    return Part(file_of(module) or module, namespace, "globals", tuple(key for key in names if key in namespace))
+def modules_of(function: types.FunctionType) -> Iterator[types.ModuleType]:
+    """The modules that a function is in, that its globals hold under names that it loads, and that it imports."""
+    space = function.__globals__
+    own = sys.modules.get(str(space.get("__name__")))
+    if own is not None and vars(own) is space:
+        yield own
+    for name in names_in(function.__code__):
+        within = f"{space.get('__package__')}.{name}"  # from . import name
+        for module in (space.get(name), imported(name, space), sys.modules.get(within)):
+            if isinstance(module, types.ModuleType) and not is_library(module.__name__):
+                yield module
 
 
+def globals_part(space: Mapping[str, Any], names: Iterable[str]) -> Part:
+    """What a namespace holds under these names, those of a class or a file of the user's called as they are written."""
+    module = str(space.get("__name__"))
+    return Part(file_of(module) or module, space, "globals", tuple(key for key in names if key in space))
+
+
+@functools.cache
 def names_in(code: types.CodeType) -> tuple[str, ...]:
-    """Every global and attribute name in a code object and those nested in it, once each."""
+    """Every global and attribute name in a code object and those nested in it, and every text that could be one."""
     found = dict.fromkeys(code.co_names)
     for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            found.update(dict.fromkeys(names_in(constant)))
+        names = names_in(constant) if isinstance(constant, types.CodeType) else names_in_text(constant)
+        found.update(dict.fromkeys(names))
     return tuple(found)
+
+
+def names_in_text(constant: Any) -> Iterator[str]:
+    """The names that a text may be, or a path of them, or that a tuple of texts holds: `match` keeps its names so."""
+    if isinstance(constant, str) and all(part.isidentifier() or part.isdecimal() for part in constant.split(".")):
+        yield from (constant, *constant.split("."))
+    elif isinstance(constant, tuple):
+        for item in constant:
+            yield from names_in_text(item)
 
 
 def function_of(member: Any) -> types.FunctionType | None:

@@ -24,11 +24,14 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from graphspec.runtime.holdings.parts import (
-    code_parts,
+    VALUE_TYPES,
+    cells_of,
     function_of,
+    globals_part,
     is_from_library,
     is_leaf,
     is_of_user,
+    modules_of,
     names_in,
     parts_of,
 )
@@ -38,6 +41,9 @@ from graphspec.runtime.holdings.storages import storage_of, weak
 __all__ = ["MISSING", "Part", "Place", "PlaceKind", "Reach", "reach"]
 
 _ENTRY_POINTS = frozenset({"forward", "__call__", "__getitem__", "__setitem__", "__enter__", "__exit__"})
+#: Code with one of these names may make the names that it looks up.
+_COMPUTING = frozenset({"globals", "vars", "__dict__", "getattr"})
+_DATA: Any = (*VALUE_TYPES, dict, list, tuple, set, frozenset, deque, torch.Tensor)
 _HANDLED = frozenset({"_parameters", "_buffers", "_modules"})
 
 
@@ -52,6 +58,8 @@ class Reach:
     #: Where code looks up what it calls: methods of classes, functions and layers of torch.
     called: tuple[Place, ...] = field(repr=False)
     classes: tuple[type, ...] = field(repr=False)
+    #: The globals of files of the user's.
+    spaces: tuple[dict[str, Any], ...] = field(repr=False)
     _slots: Mapping[int, tuple[object, list[Place]]] = field(repr=False)
     _storages: Mapping[StorageWeakRef, list[Place]] = field(repr=False)
 
@@ -117,16 +125,19 @@ class _Walk:
         self.globals_seen: set[tuple[int, str]] = set()
         self.names: set[str] = set(_ENTRY_POINTS)
         self.layers: set[type] = set()
+        self.spaces: dict[int, dict[str, Any]] = {}
         self.classes: dict[type, _ClassEntry] = {}
 
     def run(self) -> None:
-        known = -1
-        while self.queue or len(self.classes) != known:
+        known: tuple[int, ...] = ()
+        while self.queue or (len(self.classes), len(self.spaces), len(self.names)) != known:
             while self.queue:
                 self.visit(*self.queue.popleft())
-            known = len(self.classes)
+            known = (len(self.classes), len(self.spaces), len(self.names))
             for kind in tuple(self.classes):
                 self.visit_class(kind)
+            for space in tuple(self.spaces.values()):
+                self.visit_space(space)
 
     def edge(self, value: Any, slot: Place) -> None:
         """Note that ``slot`` holds ``value``; queue what is new."""
@@ -134,6 +145,10 @@ class _Walk:
             for kind in value.__mro__:
                 if is_of_user(kind):
                     self.classes.setdefault(kind, _ClassEntry())
+            return
+        if isinstance(value, types.ModuleType):
+            if is_of_user(value):
+                self.note_module(value)
             return
         is_generator = type(value) is torch.Generator  # isinstance goes through a slow metaclass
         if not is_generator and is_leaf(value):
@@ -172,16 +187,32 @@ class _Walk:
                 self.edge(value, part.place(key, _label(key, self.slots), above))
 
     def visit_code(self, function: types.FunctionType, name: str, above: list[Place]) -> None:
-        self.names.update(names_in(function.__code__))
+        names = names_in(function.__code__)
+        self.names.update(names)
         self.note_torch(function)
-        for part in code_parts(function, name):
-            if part.kind != "globals":
-                self.take(part, above)
-                continue
-            fresh = tuple(key for key in part.keys if (id(part.owner), key) not in self.globals_seen)
-            self.globals_seen.update((id(part.owner), key) for key in fresh)
-            if fresh:
-                self.take(Part(part.name, part.owner, "globals", fresh), [])
+        for part in cells_of(function, name):
+            self.take(part, above)
+        self.take_globals(function.__globals__, names)
+        for module in modules_of(function):
+            if is_of_user(module):
+                self.note_module(module)
+            else:
+                self.take_globals(vars(module), names)
+
+    def note_module(self, module: types.ModuleType) -> None:
+        """A file of the user's: all that any code names of it counts, since code may get at a module in many ways."""
+        self.spaces[id(vars(module))] = vars(module)
+
+    def take_globals(self, space: dict[str, Any], names: Iterable[str]) -> None:
+        fresh = [key for key in names if key in space and (id(space), key) not in self.globals_seen]
+        self.globals_seen.update((id(space), key) for key in fresh)
+        if fresh:
+            self.take(globals_part(space, fresh), [])
+
+    def visit_space(self, space: dict[str, Any]) -> None:
+        computed = not _COMPUTING.isdisjoint(self.names)
+        named = (key for key, value in space.items() if key in self.names or (computed and isinstance(value, _DATA)))
+        self.take_globals(space, [key for key in named if not key.startswith("__")])
 
     def note_torch(self, function: types.FunctionType) -> None:
         """What a function calls in modules of torch."""
@@ -263,6 +294,7 @@ class _Walk:
             tuple(self.parts),
             tuple(self.called),
             tuple(self.classes),
+            tuple(self.spaces.values()),
             self.slots,
             storages,
         )

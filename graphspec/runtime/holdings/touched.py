@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -19,11 +19,13 @@ from torch import nn
 from graphspec.runtime.holdings.code_names import LoadedNames
 from graphspec.runtime.holdings.parts import (
     DATA_CLASSES,
-    code_parts,
+    cells_of,
     function_of,
     is_from_library,
+    is_installed_file,
     is_of_user,
     module_of,
+    modules_of,
 )
 from graphspec.runtime.holdings.places import Part, Place
 from graphspec.runtime.holdings.reach import Reach
@@ -31,6 +33,8 @@ from graphspec.runtime.holdings.reach import Reach
 CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 #: Objects that are nothing but their attributes.
 NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+#: What every module keeps for torch itself.
+_INTERNAL = frozenset(vars(nn.Module()))
 _LAYERS = "torch.nn.modules."
 _TORCH = ("torch", "torch_npu", "torchair")
 #: Parts that are asked by name.
@@ -75,26 +79,35 @@ class Touched:
     def names(self, part: Part) -> list[Any]:
         """The keys of a part that code can have asked for."""
         everything = self._is_all_asked(part)
-        return [key for key in part.read() if everything or key in self._code.names]
+        internal = _INTERNAL if part.kind == "attributes" and isinstance(part.owner, nn.Module) else ()
+        return [key for key in part.read() if (everything or key in self._code.names) and key not in internal]
+
+    def globals(self, space: Mapping[str, Any]) -> Iterable[str]:
+        """The names that code can have asked for in a namespace."""
+        everything = self._code.computed and not is_installed_file(space.get("__file__"))
+        return (key for key in space if key in self._code.names or everything)
 
     def _visit(self, value: Any) -> None:
-        if id(value) in self._seen or not (isinstance(value, type) or self._found.knows(value)):
+        known = isinstance(value, type | types.ModuleType) or self._found.knows(value)
+        if id(value) in self._seen or not known:
             return
         self._seen.add(id(value))
         for part in self._parts.get(id(value), ()):
-            content = part.read()
-            for key in content if id(value) in self._code.asked else self.names(part):
-                self._todo.append(content[key])
-                if part.kind == "modules" and id(part.owner) in self._walked:
-                    self._walked.add(id(content[key]))
+            content, named = part.read(), self.names(part)
+            if id(value) in self._code.asked:  # by names that a library makes: that may lead to objects
+                named += [key for key, held in content.items() if isinstance(held, nn.Module) and key not in named]
+            self._todo += [content[key] for key in named]
+            if part.kind == "modules" and id(value) in self._walked:
+                self._walked.update(map(id, content.values()))
         if isinstance(value, types.FunctionType):
-            for part in code_parts(value, ""):
+            for part in cells_of(value, ""):
                 self._seen.add(id(part.owner))
-                self._todo += [
-                    held for key, held in part.read().items() if part.kind == "cell" or key in self._code.names
-                ]
+                self._todo += part.read().values()
+            self._todo += [*_named(value.__globals__, self._code.names), *modules_of(value)]
+        elif isinstance(value, types.ModuleType):
+            self._todo += _named(vars(value), self.globals(vars(value)))
         elif isinstance(value, type):
-            members = [vars(value)[key] for key in self._code.names if key in vars(value)]
+            members = _named(vars(value), self._code.names)
             self._todo += [function_of(member) or member for member in members]
             self._todo += value.__mro__[1:] if is_of_user(value) else ()
         else:
@@ -110,10 +123,14 @@ class Touched:
             return False
         if self._code.computed and is_of_user(kind):
             return True
-        return (isinstance(owner, DATA_CLASSES) and kind not in NAMESPACES) or any(map(_is_foreign, kind.__mro__))
+        return _is_foreign(kind) or (isinstance(owner, DATA_CLASSES) and kind not in NAMESPACES)
+
+
+def _named(space: Mapping[str, Any], names: Iterable[str]) -> list[Any]:
+    return [space[name] for name in names if name in space]
 
 
 def _is_foreign(kind: type) -> bool:
-    """Whether a class is of torch, and none of its layers, whose code is watched."""
-    module = str(module_of(kind))
-    return module.partition(".")[0] in _TORCH and not module.startswith(_LAYERS)
+    """Whether some code of a class is torch's, but for that of layers, which is watched."""
+    modules = [str(module_of(base)) for base in kind.__mro__]
+    return any(name.partition(".")[0] in _TORCH and not name.startswith(_LAYERS) for name in modules)

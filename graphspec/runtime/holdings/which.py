@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
+import types
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
@@ -36,7 +38,7 @@ from graphspec.runtime.holdings.expectations import (
     form_of,
 )
 from graphspec.runtime.holdings.objects import keys_of
-from graphspec.runtime.holdings.parts import VALUE_TYPES, is_from_library, is_installed_file, is_of_user
+from graphspec.runtime.holdings.parts import VALUE_TYPES, globals_part, is_from_library, is_installed_file, is_of_user
 from graphspec.runtime.holdings.places import MISSING, Part, Place, upwards
 from graphspec.runtime.holdings.reach import Reach
 from graphspec.runtime.holdings.storages import layout_of, quiet
@@ -44,7 +46,6 @@ from graphspec.runtime.holdings.touched import ATTRIBUTES, CONTAINERS, NAMESPACE
 
 _CALLED_BY_TORCH = frozenset({"forward", "__call__"})
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-_GUARDED = frozenset({"training", "_modules", "_parameters", "_buffers"})
 _TENSORS = ("_parameters", "_buffers")
 _FLAGS = frozenset({"requires_grad", "is_leaf", "grad", "grad_fn", "_version"})
 _CODE = ("__code__", "__defaults__", "__kwdefaults__")
@@ -139,15 +140,28 @@ class HostValues:
     def _owners(self) -> Iterator[Expectation]:
         """Everything that has attributes: modules and other objects, and their classes; tensors, if code may ask."""
         owners: list[tuple[str, Any]] = [(kind.__name__, kind) for kind in self._found.classes]
-        if self._code.probes:
-            owners += {id(tensor): (place.name, tensor) for place, tensor in reversed(self._found.tensors)}.values()
         for part in self._found.parts:
             known = isinstance(part.owner, nn.Module) or not is_from_library(type(part.owner))
             if part.kind in ("attributes", "fields") and known and not isinstance(part.owner, torch.Tensor):
                 owners.append((part.name, part.owner))
+        if self._code.probes:
+            owners += {id(tensor): (place.name, tensor) for place, tensor in reversed(self._found.tensors)}.values()
+            yield from (
+                self._owner(globals_part(vars(file), ()).name, file, self._code.texts) for file in self._files()
+            )
         for name, owner in owners:
             if owner in self._touched and id(owner) not in self._containers:
-                yield Owner(name, owner, type(owner), frozenset(attributes(owner)), self._names, self._code.methods)
+                yield self._owner(name, owner, self._names)
+
+    def _owner(self, name: str, owner: Any, names: Collection[str]) -> Expectation:
+        return Owner(name, owner, type(owner), frozenset(attributes(owner)), names, self._code.methods)
+
+    def _files(self) -> Iterator[types.ModuleType]:
+        """The files of the user's that code can have got to."""
+        for space in self._found.spaces:
+            module = sys.modules.get(str(space.get("__name__")))
+            if module is not None and vars(module) is space and module in self._touched:
+                yield module
 
     def _forms(self) -> Iterator[Expectation]:
         """What code can ask of tensors besides their values."""
@@ -190,11 +204,10 @@ class HostValues:
             if part.kind == "cell":
                 asked = part.read() if part.owner in self._touched and id(part.owner) not in constants else ()
             elif part.kind == "globals":
-                asked = [key for key in part.read() if key in self._names and not key.startswith("__")]
+                named = set(self._touched.globals(part.owner))
+                asked = [key for key in part.read() if key in named and not key.startswith("__")]
             elif part.kind in ATTRIBUTES and part.owner in self._touched and id(part.owner) not in self._containers:
-                asked = [
-                    key for key in self._touched.names(part) if key not in _GUARDED and not str(key).startswith("__")
-                ]
+                asked = [key for key in self._touched.names(part) if not str(key).startswith("__")]
             else:
                 continue
             content = part.read()
