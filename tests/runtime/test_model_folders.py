@@ -21,6 +21,7 @@ import torch
 import graphspec
 from graphspec.errors import ModelError
 from graphspec.runtime.importing.folder import imported
+from graphspec.runtime.importing.references import import_object
 
 SPEC = """
 graphspec: 1
@@ -452,27 +453,25 @@ def test_a_model_file_may_take_its_folder_out_of_the_path(tmp_path, monkeypatch,
         assert sys.path == before
 
 
-def test_threads_that_open_folders_at_once_each_get_their_own_files(tmp_path):
+def test_threads_that_import_folders_at_once_each_get_their_own_files(tmp_path):
     for k in range(4):
-        folder(
-            tmp_path / str(k),
-            top="from helper import K",
-            body="from late import L; return x * K * L",
-            **helpers(k + 2),
-            late=f"L = {k + 3}",
-        )
-    got = {}
+        body = "from late import L; return x * K * L"
+        folder(tmp_path / str(k), top="from helper import K", body=body, **helpers(k + 2), late=f"L = {k + 3}")
+    got = {k: set() for k in range(4)}
 
     def work(k):
-        with opened(tmp_path / str(k)) as runner:
-            got[k] = factor(runner)
+        for _ in range(20):
+            model = import_object("model.py:build", tmp_path / str(k))()
+            got[k].add(float(model(torch.ones(2))[0]))
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    before = list(sys.path)
+    threads = [threading.Thread(target=work, args=(k,)) for k in (*range(4), 0)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert got == {k: (k + 2) * (k + 3) for k in range(4)}
+    assert got == {k: {(k + 2) * (k + 3)} for k in range(4)}
+    assert sys.path == before
 
 
 def test_what_an_import_inside_of_a_trace_makes_is_real(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
 from contextvars import ContextVar
 from importlib.machinery import ModuleSpec
@@ -33,6 +34,7 @@ class Finder:
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
+        self.changes = threading.Lock()  # of sys.path; held while no code of anyone's runs
         self._folders: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
     @classmethod

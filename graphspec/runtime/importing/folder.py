@@ -50,9 +50,10 @@ class ModelFolder:
     """One set of modules of a folder, below a package without a file, which is in ``sys.modules`` and holds this."""
 
     def __init__(self, path: Path, base: str) -> None:
-        self.name = Finder.installed().add(base, self)
+        finder = Finder.installed()
+        self.name = finder.add(base, self)
         self._helpers: list[Source] = []
-        self._search = SearchPath(path)
+        self._search = SearchPath(path, finder.changes)
         self.names = Names(self._search, self.name, partial(Source, self, self._helpers.append), Namespace(self))
         self._package = importlib.util.module_from_spec(ModuleSpec(self.name, None, is_package=True))
         self._package.__path__ = self._search.folders
@@ -74,7 +75,6 @@ class ModelFolder:
             anew = True
         folder.restored()
         if anew:
-            folder._search.begin()
             folder.names.look_again()
         return folder
 
@@ -93,8 +93,7 @@ class ModelFolder:
         before = sys.modules.get(name)
         sys.modules[name] = module
         try:
-            with self.visible():
-                self._search.enter(str(path.parent))
+            with self.visible(str(path.parent)):
                 spec.loader.exec_module(module)
         except BaseException:
             sys.modules.pop(name, None)
@@ -117,16 +116,18 @@ class ModelFolder:
         return module if module is not None and is_this and is_current(module) else None
 
     @contextlib.contextmanager
-    def visible(self) -> Iterator[None]:
-        """Here libraries find the files by their bare names: unpickling, or `import_module` of a name in a config."""
+    def visible(self, first: str | None = None) -> Iterator[None]:
+        """Here libraries find the files by their bare names: unpickling, or `import_module` of a name in a config.
+
+        ``first`` is on ``sys.path`` meanwhile.
+        """
         asked = Asked(self, None, set())
         token = ASKED.set(asked)
-        self._search.begin()
         try:
-            yield
+            with self._search.running(first):
+                yield
         finally:
             ASKED.reset(token)
-            self._search.end()
             for name in asked.aliases:
                 sys.modules.pop(name, None)
 
@@ -181,7 +182,7 @@ class ModelFolder:
     def _leave(self) -> None:
         """Make room for a newer set of modules. This one lives on with whoever uses it."""
         below = f"{self.name}."
-        self._away = {name: module for name, module in tuple(sys.modules.items()) if f"{name}.".startswith(below)}
+        self._away = {name: module for name, module in sys.modules.copy().items() if f"{name}.".startswith(below)}
         for name in self._away:
             sys.modules.pop(name, None)
 

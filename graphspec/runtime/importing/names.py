@@ -44,6 +44,7 @@ class Names:
         importlib.invalidate_caches()
         self._found.clear()
         self._shared.clear()
+        self._search.look_again()
         self._shares = all(map(is_current, self._programs()))
 
     def of(self, name: str) -> str:
@@ -77,9 +78,10 @@ class Names:
 
     def _programs(self) -> list[ModuleType]:
         """The modules that the program itself imported from files of this folder."""
-        beside = {name.partition(".")[0] for name in self._search.files()} & sys.modules.keys()
+        there = sys.modules.copy()  # other threads import too
+        beside = {top for name in self._search.files() if (top := name.partition(".")[0]) in there}
         tops = {top for top in beside if same_file(spec_of(top, self._search.programs), self.find(top))}
-        return [module for name, module in tuple(sys.modules.items()) if name.partition(".")[0] in tops]
+        return [module for name, module in there.items() if name.partition(".")[0] in tops]
 
     def _home(self, top: str) -> str:
         own = f"{self._own}.{top}"

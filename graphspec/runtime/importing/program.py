@@ -17,9 +17,10 @@ from graphspec.runtime.importing.loaders import Source
 
 def spec_of(top: str, path: Sequence[str]) -> ModuleSpec | None:
     """How the program found the module of a bare name, or would find it, ``path`` being its ``sys.path``."""
-    if top not in sys.modules:
+    module = sys.modules.get(top)
+    if module is None:
         return PathFinder.find_spec(top, path)
-    there = getattr(sys.modules[top], "__spec__", None)
+    there = getattr(module, "__spec__", None)
     return there if isinstance(there, ModuleSpec) else None
 
 

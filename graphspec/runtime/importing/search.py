@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 
@@ -21,21 +22,36 @@ class SearchPath:
     Whatever else the code adds is the program's from then on, as Python has it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, changes: AbstractContextManager[object]) -> None:
         self._path = path
+        self._changes = changes  # of sys.path, one at a time
         #: In the order of the search: put before the program's own, the folder, put after them.
         self.folders = [str(path)]
         self.last_resort: set[str] = set()
         self.programs: tuple[str, ...] = ()
 
-    def begin(self) -> None:
-        """Code of the folder is about to run: what others have on the path now is the program's."""
+    def look_again(self) -> None:
+        """What is on the path now is the program's, but for what was added before."""
         added = {each for each in self.folders if each != str(self._path)}
         self.programs = tuple(each for each in sys.path if type(each) is not _OwnEntry and each not in added)
 
-    def enter(self, folder: str) -> None:
-        """Put ``folder`` first on the path, as for a script, which may take it out again."""
-        sys.path.insert(0, _OwnEntry(folder))
+    @contextlib.contextmanager
+    def running(self, folder: str | None) -> Iterator[None]:
+        """Code of the folder runs; what others have on the path before is the program's.
+
+        ``folder`` is put first, as for a script, which may take it out again. What the code adds nearby is taken in and
+        off ``sys.path`` again: another model's code is not to find it.
+        """
+        self.look_again()
+        own = None if folder is None else _OwnEntry(folder)
+        with self._changes:
+            sys.path[:0] = [] if own is None else [own]
+        try:
+            yield
+        finally:
+            self.take_in()
+            with self._changes:
+                sys.path[:] = self._without_added(own)
 
     def take_in(self) -> None:
         """Notice what was added since."""
@@ -48,15 +64,16 @@ class SearchPath:
                 if not first:
                     self.last_resort.add(entry)
 
-    def end(self) -> None:
-        """Take what was added nearby from ``sys.path`` again: another model's code is not to find it."""
-        self.take_in()
-        own, kept = Counter(self.programs), []
+    def _without_added(self, own: _OwnEntry | None) -> list[str]:
+        before, kept = Counter(self.programs), []
         for entry in reversed(sys.path):  # what was there before comes after what was put before it
-            own[entry] -= type(entry) is not _OwnEntry
-            if (own[entry] >= 0 and type(entry) is not _OwnEntry) or not self.is_near(entry):
-                kept.append(entry)
-        sys.path[:] = reversed(kept)
+            if type(entry) is _OwnEntry:
+                stays = entry is not own  # another thread's
+            else:
+                before[entry] -= 1
+                stays = before[entry] >= 0 or not self.is_near(entry)
+            kept += [entry] if stays else []
+        return kept[::-1]
 
     def files(self) -> Iterator[str]:
         """The names of what lies in these folders."""
