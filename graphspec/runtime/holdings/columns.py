@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from graphspec.runtime.holdings.objects import same
 from graphspec.runtime.holdings.places import Place, attributes_of, overrides_reading
 
 _pointer = torch._C.TensorBase.data_ptr  # unbound: no look-up for each tensor
@@ -31,7 +32,9 @@ class Columns:
         owner, key, holder = place.owner, place.key, place.holder()
         if isinstance(owner, tuple | frozenset):
             return  # cannot change
-        if isinstance(owner, type):
+        if place.kind == "content":
+            self.otherwise(lambda: same(place.get(), expected))
+        elif isinstance(owner, type):
             self.member(owner, key, expected)
         elif holder is None:
             self.attribute(owner, key, expected)

@@ -27,7 +27,7 @@ from torch import nn
 
 from graphspec.runtime.holdings.columns import Columns
 from graphspec.runtime.holdings.objects import keys_of, same, same_keys
-from graphspec.runtime.holdings.parts import is_array, is_from_library
+from graphspec.runtime.holdings.parts import VALUE_TYPES, is_array, is_from_library
 from graphspec.runtime.holdings.places import MISSING, Part, Place, attributes_of
 from graphspec.runtime.holdings.storages import Layout, layout_of
 
@@ -330,6 +330,8 @@ def attributes(owner: Any) -> Mapping[str, Any]:
 
 def copied(value: Any) -> Any:
     """What a container or an array of numbers holds, to be compared as a whole."""
+    if isinstance(value, set) and not all(isinstance(member, VALUE_TYPES) for member in value):
+        return frozenset(map(id, value))
     if not is_array(value):
         return value.copy()
     form = (getattr(value, "dtype", None), getattr(value, "shape", len(value)))

@@ -26,6 +26,7 @@ from torch import nn
 from graphspec.runtime.holdings.parts import VALUE_TYPES
 from graphspec.runtime.holdings.places import MISSING, Part
 from graphspec.runtime.holdings.reach import Reach
+from graphspec.runtime.holdings.readers import Reading, reader_of
 
 ChangeKind = Literal["scalar", "tensor", "container", "replaced", "object", "memory"]
 
@@ -198,7 +199,7 @@ def _take_lazy(kept: _Kept, outcome: _Comparison) -> None:
 
 def _lazy_keys(kept: _Kept, now: dict[Any, Any], changed: list[Any], *, created: bool) -> tuple[tuple[Any, ...], bool]:
     """The changed keys that look like lazy initialisation, and whether one flag covers them all."""
-    if kept.exact or kept.part.kind in ("sequence", "set", "array"):
+    if kept.exact or kept.part.kind in ("sequence", "set", "array", "content"):
         return (), False
     candidates = [key for key in changed if key not in kept.unsteady and key not in kept.lazy and key in now]
     opened = [key for key in candidates if kept.content[key] is None]
@@ -242,7 +243,7 @@ def _slot_name(kept: _Kept, key: Any) -> str:
 
 
 def _is_plain(value: Any) -> bool:
-    return isinstance(value, (*VALUE_TYPES, numbers.Number))
+    return isinstance(value, (*VALUE_TYPES, numbers.Number, Reading))
 
 
 def same(before: Any, after: Any) -> bool:
@@ -292,6 +293,8 @@ def _write(part: Part, now: dict[Any, Any], target: dict[Any, Any]) -> None:
         set.update(part.owner, target)
     elif part.kind == "array":
         _write_array(part.owner, target["bytes"])
+    elif part.kind == "content":
+        _write_content(part, target)
     else:
         _write_fields(part, now, target)
 
@@ -314,6 +317,13 @@ def _write_array(owner: Any, content: bytes) -> None:
         owner[:] = array.array(owner.typecode, content)
     else:
         owner[...] = sys.modules["numpy"].frombuffer(content, owner.dtype).reshape(owner.shape)
+
+
+def _write_content(part: Part, target: dict[Any, Any]) -> None:
+    """Some cannot be put back, as where a generator stands; that it moved is then all that can be said."""
+    reader = reader_of(part.owner)
+    if reader is not None and reader.write is not None and target:
+        reader.write(part.owner, target[reader.suffix])
 
 
 def _write_sequence(owner: Any, values: Iterable[Any]) -> None:

@@ -29,6 +29,7 @@ import torch
 from torch import nn
 
 from graphspec.runtime.holdings.places import Part, PartKind, attributes_of
+from graphspec.runtime.holdings.readers import reader_of
 from graphspec.runtime.importing.folder import file_of, imported
 
 #: Values with nothing inside, compared by value.
@@ -39,7 +40,8 @@ VALUE_TYPES = (
 #: Classes of the standard library whose objects are nothing but what they hold.
 DATA_CLASSES = (
     argparse.Namespace, UserDict, UserList, UserString, ChainMap, queue.Queue, configparser.RawConfigParser,
-    configparser.SectionProxy, weakref.WeakKeyDictionary, types.SimpleNamespace,
+    configparser.SectionProxy, weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet,
+    types.SimpleNamespace,
 )  # fmt: skip
 _LEAVES = frozenset(VALUE_TYPES)
 _MODULE_DICTS = {"_parameters": "parameters", "_buffers": "buffers", "_modules": "modules"}
@@ -76,7 +78,7 @@ def is_leaf(value: Any) -> bool:
     if "__wrapped__" in (attributes_of(value) or ()):
         return False  # functools.lru_cache and the like
     module = str(module_of(kind))
-    return is_library(module) and not module.startswith(_DATA_OF_LIBRARIES)
+    return is_library(module) and not module.startswith(_DATA_OF_LIBRARIES) and reader_of(value) is None
 
 
 def is_array(value: Any) -> bool:
@@ -140,7 +142,9 @@ def parts_of(value: Any, name: str) -> Iterator[Part]:
             break
     if is_array(value):
         yield Part(name, value, "array")
-    own = None if isinstance(value, types.MethodType) else attributes_of(value)
+    if (reader := reader_of(value)) is not None:
+        yield Part(name, value, "content", (reader.suffix,))
+    own = None if isinstance(value, types.MethodType | threading.local) else attributes_of(value)
     if own is not None and (own or not isinstance(value, torch.Tensor | types.FunctionType)):
         yield Part(name, value, "attributes")
     if isinstance(value, nn.Module):

@@ -17,12 +17,15 @@ from typing import Any, Literal, cast
 
 from torch import nn
 
-PlaceKind = Literal["attribute", "parameter", "buffer", "item", "cell", "global"]
+from graphspec.runtime.holdings.readers import reader_of
+
+PlaceKind = Literal["attribute", "parameter", "buffer", "item", "cell", "global", "content"]
 PartKind = Literal[
     "attributes", "parameters", "buffers", "modules",  # a dict that belongs to an object
     "fields",  # read with getattr: __slots__, and what built-in objects hold
     "items", "sequence", "set",  # a container itself
     "cell", "globals", "class", "array",
+    "content",  # read as readers.py says
 ]  # fmt: skip
 
 
@@ -56,6 +59,8 @@ class Place:
         """The dict, list, tuple or set that holds the value now; None when only ``getattr`` can reach it."""
         if self.kind in ("item", "global"):
             return self.owner
+        if self.kind == "content":
+            return None
         if isinstance(self.owner, type):
             return vars(self.owner)
         if self.kind == "cell":
@@ -74,6 +79,8 @@ class Place:
         """What the slot holds now, or MISSING."""
         holder = self.holder()
         try:
+            if self.kind == "content":
+                return read_content(self.owner)
             if isinstance(holder, dict):
                 return dict.get(holder, self.key, MISSING)
             if isinstance(holder, set | frozenset):
@@ -119,6 +126,9 @@ class Part:
             return dict(zip(self.owner, self.owner, strict=True))
         if self.kind == "array":
             return {"bytes": bytes(self.owner) if isinstance(self.owner, bytearray) else self.owner.tobytes()}
+        if self.kind == "content":
+            value = read_content(self.owner)
+            return {} if value is MISSING else {self.keys[0]: value}
         if self.kind == "class":
             return {key: vars(self.owner)[key] for key in self.keys if key in vars(self.owner)}
         return {key: value for key in self.keys if (value := _field(self.owner, key)) is not MISSING}
@@ -134,9 +144,20 @@ class Part:
             kind, name = "item", f"{self.name}.{names[key]}" if names else f"{self.name}[{label}]"
         elif self.kind == "cell":
             kind, name = "cell", self.name
+        elif self.kind == "content":
+            kind, name = "content", f"{self.name}{key}"
         elif self.kind in ("globals", "parameters", "buffers"):
             kind = cast("PlaceKind", self.kind[:-1])
         return Place(name, owner, key, kind, above)
+
+
+def read_content(owner: Any) -> Any:
+    """What an object holds that is no attribute and no member, or MISSING."""
+    reader = reader_of(owner)
+    try:
+        return MISSING if reader is None else reader.read(owner)
+    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError):
+        return MISSING
 
 
 def _field(owner: Any, key: str) -> Any:

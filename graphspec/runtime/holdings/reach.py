@@ -13,9 +13,10 @@ Invariants:
 
 from __future__ import annotations
 
+import functools
 import types
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +67,13 @@ class Reach:
     def functions(self) -> tuple[types.FunctionType, ...]:
         """Every plain function on the way."""
         return tuple(value for value, _ in self._slots.values() if isinstance(value, types.FunctionType))
+
+    def remembering(self) -> Iterator[types.FunctionType]:
+        """The functions on the way whose results `functools.cache` keeps."""
+        members = (member for kind in self.classes for member in vars(kind).values())
+        for value in (*members, *(value for value, _ in self._slots.values())):
+            if isinstance(value, functools._lru_cache_wrapper) and isinstance(value.__wrapped__, types.FunctionType):
+                yield value.__wrapped__
 
     def objects(self, ids: Collection[int]) -> tuple[object, ...]:
         """The objects on the way with these ids."""
@@ -142,9 +150,7 @@ class _Walk:
     def edge(self, value: Any, slot: Place) -> None:
         """Note that ``slot`` holds ``value``; queue what is new."""
         if isinstance(value, type):
-            for kind in value.__mro__:
-                if is_of_user(kind):
-                    self.classes.setdefault(kind, _ClassEntry())
+            self.note_classes(value)
             return
         if isinstance(value, types.ModuleType):
             if is_of_user(value):
@@ -244,7 +250,14 @@ class _Walk:
             if isinstance(forward, types.FunctionType):
                 self.note_torch(forward)
 
+    def note_classes(self, kind: type) -> None:
+        """A class by its own name: what its bases and its metaclass give it."""
+        for base in (*kind.__mro__, *type(kind).mro(type(kind))):
+            if is_of_user(base):
+                self.classes.setdefault(base, _ClassEntry())
+
     def note_class(self, value: Any, name: str) -> None:
+        self.note_classes(type(type(value)))
         for kind in type(value).__mro__:
             if not is_from_library(kind):
                 entry = self.classes.setdefault(kind, _ClassEntry())

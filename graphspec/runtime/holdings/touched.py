@@ -9,6 +9,7 @@ to, the attributes of objects whose own code is a library's, and those of the us
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -26,6 +27,7 @@ from graphspec.runtime.holdings.parts import (
     is_of_user,
     module_of,
     modules_of,
+    names_in,
 )
 from graphspec.runtime.holdings.places import Part, Place
 from graphspec.runtime.holdings.reach import Reach
@@ -39,6 +41,19 @@ _LAYERS = "torch.nn.modules."
 _TORCH = ("torch", "torch_npu", "torchair")
 #: Parts that are asked by name.
 ATTRIBUTES = ("attributes", "fields", "parameters", "buffers", "modules", "class")
+
+
+def remembered(found: Reach, code: LoadedNames) -> LoadedNames:
+    """``code``, and that of the user's functions whose results are kept: when these are forgotten, it runs again."""
+    todo, codes, names = list(found.remembering()), set(code.codes), set(code.names)
+    for function in todo:  # grows while it is walked
+        if is_installed_file(function.__code__.co_filename):
+            continue
+        codes.add(function.__code__)
+        names.update(names_in(function.__code__))
+        called = _named(function.__globals__, names_in(function.__code__))
+        todo += (it for it in called if isinstance(it, types.FunctionType) and it.__code__ not in codes)
+    return dataclasses.replace(code, names=frozenset(names), codes=frozenset(codes))
 
 
 class Touched:
@@ -109,7 +124,7 @@ class Touched:
         elif isinstance(value, type):
             members = _named(vars(value), self._code.names)
             self._todo += [function_of(member) or member for member in members]
-            self._todo += value.__mro__[1:] if is_of_user(value) else ()
+            self._todo += [*value.__mro__[1:], type(value)] if is_of_user(value) else ()
         else:
             self._todo += [kind for kind in type(value).__mro__ if not is_from_library(kind)]
 

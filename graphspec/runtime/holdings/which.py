@@ -200,18 +200,18 @@ class HostValues:
         """What objects, closures and globals hold under a name that code can have asked for."""
         constants = constant_cells(filter(self._touched.__contains__, self._found.functions()))
         for part in self._found.parts:
-            asked: Collection[Any] = ()
-            if part.kind == "cell":
-                asked = part.read() if part.owner in self._touched and id(part.owner) not in constants else ()
-            elif part.kind == "globals":
-                named = set(self._touched.globals(part.owner))
-                asked = [key for key in part.read() if key in named and not key.startswith("__")]
-            elif part.kind in ATTRIBUTES and part.owner in self._touched and id(part.owner) not in self._containers:
-                asked = [key for key in self._touched.names(part) if not str(key).startswith("__")]
+            if part.kind == "globals":
+                keys = [
+                    key for key in self._touched.globals(part.owner) if key in part.keys and not key.startswith("__")
+                ]
+            elif part.owner not in self._touched or id(part.owner) in self._containers or id(part.owner) in constants:
+                continue
+            elif part.kind in (*ATTRIBUTES, "content", "cell"):
+                keys = self._asked(part)
             else:
                 continue
             content = part.read()
-            places = [(part.place(key, self._found.label(key), ()), content[key]) for key in asked]
+            places = [(part.place(key, self._found.label(key), ()), content[key]) for key in keys if key in content]
             if part.kind == "attributes":
                 places += self._inherited(part, content)
             yield from (each for each in places if each[0].key not in self._code.methods or callable(each[1]))
@@ -263,7 +263,7 @@ class HostValues:
         whole = None
         if array or large or part.kind == "set":
             plain = array or all(isinstance(value, VALUE_TYPES) for value in content.values())
-            if plain and _size(part) <= _LARGEST:
+            if _size(part) <= _LARGEST and (plain or part.kind == "set"):
                 whole = copied(part.owner)
             elif large:
                 self.unwatched.append(part.name)
@@ -289,7 +289,7 @@ class HostValues:
 
     def _asked(self, part: Part) -> list[Any]:
         return [
-            key for key in self._touched.names(part) if not (part.kind == "attributes" and str(key).startswith("__"))
+            key for key in self._touched.names(part) if part.kind not in ATTRIBUTES or not str(key).startswith("__")
         ]
 
 

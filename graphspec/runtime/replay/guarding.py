@@ -9,7 +9,7 @@ import torch
 from graphspec.runtime.holdings.guard import Guard
 from graphspec.runtime.holdings.places import Place
 from graphspec.runtime.holdings.reach import Reach, reach
-from graphspec.runtime.holdings.touched import Touched
+from graphspec.runtime.holdings.touched import Touched, remembered
 from graphspec.runtime.holdings.which import HostValues, read_tensors
 from graphspec.runtime.opened.context import Context, GraphSet
 
@@ -21,11 +21,12 @@ def guard_for(context: Context, graphs: GraphSet) -> Guard:
     """
     found = reach(context.roots)
     starts = [value for name, value in context.roots.items() if name != "model" or callable(value)]
-    touched = Touched(found, starts, graphs.code)
+    code = remembered(found, graphs.code)
+    touched = Touched(found, starts, code)
     tensors = list(read_tensors(_places(context, graphs, found), touched))
     covered = [place for expectation in tensors for place in expectation.places]
     moving = graphs.moving | graphs.rebound | set(_versions(graphs, found))
-    values = HostValues(found, touched, graphs.code, moving, covered)
+    values = HostValues(found, touched, code, moving, covered)
     guard = Guard((*tensors, *values.expected()))
     context.warn(*(f"{name} is too large to be compared on every run: do not change it" for name in values.unwatched))
     return guard

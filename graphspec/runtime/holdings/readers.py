@@ -1,0 +1,110 @@
+"""Objects of the standard library that hold what is no attribute and no member: how it is read, and put back.
+
+What leads to another object (a context variable, a weak reference) is followed; of others a `Reading` is compared.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import itertools
+import operator
+import random
+import sys
+import threading
+import types
+import weakref
+import zlib
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+_LONGEST = 1 << 16
+_LONGEST_SHOWN = 40
+_PLAIN = (int, float, complex, bool, str, bytes, type(None))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What an object held at one moment, to be compared."""
+
+    state: Any = field(hash=False)
+
+    def __repr__(self) -> str:
+        text = repr(self.state)
+        return text if len(text) <= _LONGEST_SHOWN else f"state {zlib.crc32(text.encode()):08x}"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How what a kind of object holds is named and read; ``write`` puts it back, where that can be done."""
+
+    suffix: str
+    read: Callable[[Any], Any]
+    write: Callable[[Any, Any], object] | None = None
+
+
+def _memory(value: Any) -> Reading:
+    return Reading(bytes(value))
+
+
+def _write_memory(value: Any, reading: Reading) -> None:
+    ctypes.memmove(ctypes.addressof(value), reading.state, len(reading.state))
+
+
+def _paused(generator: Any) -> Reading:
+    """Where a generator stands, and what it has in hand there."""
+    frame = generator.gi_frame
+    if frame is None:
+        return Reading(None)
+    return Reading((frame.f_lasti, *((name, _comparable(value)) for name, value in frame.f_locals.items())))
+
+
+def _objects(array: np.ndarray[Any, Any]) -> Reading:
+    """The members of an array of objects. Of other arrays the numbers are compared."""
+    if not array.dtype.hasobject or array.size > _LONGEST:
+        raise LookupError
+    return Reading(tuple(map(_comparable, array.ravel().tolist())))
+
+
+def _comparable(value: Any) -> Any:
+    return value if isinstance(value, _PLAIN) else id(value)
+
+
+def _numpy_state(stream: Any) -> Reading:
+    return Reading(repr(stream.bit_generator.state))
+
+
+_READERS: tuple[tuple[tuple[type, ...], Reader], ...] = (
+    ((ContextVar,), Reader(".get()", lambda variable: variable.get(), lambda variable, value: variable.set(value))),
+    ((weakref.ref,), Reader("()", weakref.ref.__call__)),
+    ((threading.local,), Reader(".__dict__", operator.attrgetter("__dict__"))),
+    ((types.MappingProxyType,), Reader("", lambda proxy: gc.get_referents(proxy)[0])),
+    ((memoryview,), Reader(".obj", operator.attrgetter("obj"))),
+    ((ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union), Reader("", _memory, _write_memory)),
+    ((random.Random,), Reader(".getstate()", lambda stream: Reading(stream.getstate()),
+                              lambda stream, reading: stream.setstate(reading.state))),
+    ((np.ndarray,), Reader("", _objects)),
+    ((np.random.Generator,), Reader(".bit_generator.state", _numpy_state)),
+    ((types.GeneratorType,), Reader("", _paused)),
+    ((itertools.count,), Reader("", lambda counter: Reading(repr(counter)))),
+    ((type(iter([])), type(iter(())), type(iter(range(0))), type(iter({})), itertools.repeat),
+     Reader("", lambda iterator: Reading(operator.length_hint(iterator)))),
+)  # fmt: skip
+
+
+def reader_of(value: Any) -> Reader | None:
+    """How what an object holds is read; None for all but these."""
+    return _reader_of(type(value))  # type: ignore[arg-type] # every class has a hash
+
+
+@functools.lru_cache(maxsize=4096)
+def _reader_of(kind: Any) -> Reader | None:
+    shared = sys.modules.get("multiprocessing.sharedctypes")
+    if shared is not None and issubclass(kind, shared.SynchronizedBase):
+        return Reader(".get_obj()", lambda value: value.get_obj())
+    return next((reader for kinds, reader in _READERS if issubclass(kind, kinds)), None)
