@@ -40,7 +40,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Reader:
+class StateReader:
     """How what a kind of object holds is named and read; ``write`` puts it back, where that can be done."""
 
     suffix: str
@@ -79,32 +79,32 @@ def _numpy_state(stream: Any) -> Reading:
     return Reading(repr(stream.bit_generator.state))
 
 
-_READERS: tuple[tuple[tuple[type, ...], Reader], ...] = (
-    ((ContextVar,), Reader(".get()", lambda variable: variable.get(), lambda variable, value: variable.set(value))),
-    ((weakref.ref,), Reader("()", weakref.ref.__call__)),
-    ((threading.local,), Reader(".__dict__", operator.attrgetter("__dict__"))),
-    ((types.MappingProxyType,), Reader("", lambda proxy: gc.get_referents(proxy)[0])),
-    ((memoryview,), Reader(".obj", operator.attrgetter("obj"))),
-    ((ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union), Reader("", _memory, _write_memory)),
-    ((random.Random,), Reader(".getstate()", lambda stream: Reading(stream.getstate()),
+_READERS: tuple[tuple[tuple[type, ...], StateReader], ...] = (
+    ((ContextVar,), StateReader(".get()", ContextVar.get, ContextVar.set)),
+    ((weakref.ref,), StateReader("()", weakref.ref.__call__)),
+    ((threading.local,), StateReader(".__dict__", operator.attrgetter("__dict__"))),
+    ((types.MappingProxyType,), StateReader("", lambda proxy: gc.get_referents(proxy)[0])),
+    ((memoryview,), StateReader(".obj", operator.attrgetter("obj"))),
+    ((ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union), StateReader("", _memory, _write_memory)),
+    ((random.Random,), StateReader(".getstate()", lambda stream: Reading(stream.getstate()),
                               lambda stream, reading: stream.setstate(reading.state))),
-    ((np.ndarray,), Reader("", _objects)),
-    ((np.random.Generator,), Reader(".bit_generator.state", _numpy_state)),
-    ((types.GeneratorType,), Reader("", _paused)),
-    ((itertools.count,), Reader("", lambda counter: Reading(repr(counter)))),
+    ((np.ndarray,), StateReader("", _objects)),
+    ((np.random.Generator,), StateReader(".bit_generator.state", _numpy_state)),
+    ((types.GeneratorType,), StateReader("", _paused)),
+    ((itertools.count,), StateReader("", lambda counter: Reading(repr(counter)))),
     ((type(iter([])), type(iter(())), type(iter(range(0))), type(iter({})), itertools.repeat),
-     Reader("", lambda iterator: Reading(operator.length_hint(iterator)))),
+     StateReader("", lambda iterator: Reading(operator.length_hint(iterator)))),
 )  # fmt: skip
 
 
-def reader_of(value: Any) -> Reader | None:
+def reader_of(value: Any) -> StateReader | None:
     """How what an object holds is read; None for all but these."""
     return _reader_of(type(value))  # type: ignore[arg-type] # every class has a hash
 
 
 @functools.lru_cache(maxsize=4096)
-def _reader_of(kind: Any) -> Reader | None:
+def _reader_of(kind: Any) -> StateReader | None:
     shared = sys.modules.get("multiprocessing.sharedctypes")
     if shared is not None and issubclass(kind, shared.SynchronizedBase):
-        return Reader(".get_obj()", lambda value: value.get_obj())
+        return StateReader(".get_obj()", lambda value: value.get_obj())
     return next((reader for kinds, reader in _READERS if issubclass(kind, kinds)), None)

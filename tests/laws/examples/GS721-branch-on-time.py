@@ -7,13 +7,16 @@ regions:
 replay: [main]
 """
 
-import itertools
+from pathlib import Path
 
 from torch import nn
 
-TICKS = itertools.count()
+TICKS = Path(__file__).with_name("ticks")
 
 
 class Model(nn.Module):
     def forward(self, x):
-        return x * 2 if next(TICKS) % 2 else x + 2
+        with TICKS.open("ab") as ticks:  # stands for a clock: nothing that the model holds changes
+            even = ticks.tell() % 2 == 0
+            ticks.write(b".")
+        return x * 2 if even else x + 2
