@@ -40,6 +40,21 @@ PRELUDE = """
     class Base(nn.Module, metaclass=Meta):
         pass
 
+    class Scripted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.k, self.n, self.layer = 2.0, [1, 2], nn.Linear(2, 2)
+            self.register_buffer("b", torch.ones(2))
+
+        def forward(self, x):
+            return self.layer(x * self.k + self.b) * self.n[0]
+
+    def quantized():
+        return torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(2, 2)), {nn.Linear})
+
+    def other():
+        return torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(2, 2)), {nn.Linear})
+
     def counted():
         n = 0.0
         while True:
@@ -110,6 +125,19 @@ HELD = {
     "what a cached function calls": ("pass", "x * cached_deeply()", "STATE['k'] = 5.0; cached_deeply.cache_clear()"),
     "a cached method": ("self.k = 2.0", "x * self.table()", "m.k = 5.0; Model.table.cache_clear()"),
     "an attribute of a metaclass": ("pass", "x * type(self).K", "Meta.K = 5.0"),
+    "a number of a scripted part": ("self.s = torch.jit.script(Scripted())", "self.s(x)", "m.s.k = 5.0"),
+    "a list of a scripted part": ("self.s = torch.jit.script(Scripted())", "self.s(x)", "m.s.n = [5]"),
+    "a buffer of a scripted part": ("self.s = torch.jit.script(Scripted())", "self.s(x)", "m.s.b = torch.zeros(2)"),
+    "a weight inside a scripted part": (
+        "self.s = torch.jit.script(Scripted())", "self.s(x)", "m.s.layer.weight = nn.Parameter(torch.zeros(2, 2))",
+    ),
+    "the memory of a scripted part": (
+        "self.s = torch.jit.script(Scripted())", "self.s(x)", "m.s.half(); m.s.float(); m.s.b.zero_()",
+    ),
+    "a packed weight": (
+        "self.q = quantized()", "self.q(x[None])", "m.q[0].set_weight_bias(*other()[0]._weight_bias())",
+    ),
+    "loaded packed weights": ("self.q = quantized()", "self.q(x[None])", "m.q.load_state_dict(other().state_dict())"),
     "a number of its own stream": (
         "self.s = random.Random(0)", "x * (2.0 if random.Random.getstate(self.s)[1][0] else 1.0)", "m.s.random()",
     ),

@@ -1,4 +1,4 @@
-"""Objects of the standard library that hold what is no attribute and no member: how it is read, and put back.
+"""Objects of Python, numpy and TorchScript that hold what is no attribute and no member: how it is read, and put back.
 
 What leads to another object (a context variable, a weak reference) is followed; of others a `Reading` is compared.
 """
@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 _LONGEST = 1 << 16
 _LONGEST_SHOWN = 40
@@ -72,7 +73,20 @@ def _objects(array: np.ndarray[Any, Any]) -> Reading:
 
 
 def _comparable(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(map(_comparable, value))
     return value if isinstance(value, _PLAIN) else id(value)
+
+
+def _scripted(module: Any) -> Reading:
+    """The attributes of a module of TorchScript and of those within, which C++ holds; tensors by where they lie."""
+    held: list[Any] = []
+    for name in module._concrete_type.get_attributes():
+        value = getattr(module, name, None)
+        if isinstance(value, torch.Tensor):
+            value = (value.data_ptr(), *value.shape, *value.stride(), str(value.dtype))
+        held.append((name, _comparable(value)))
+    return Reading((*held, *((name, _scripted(child)) for name, child in module._modules.items())))
 
 
 def _numpy_state(stream: Any) -> Reading:
@@ -89,6 +103,7 @@ _READERS: tuple[tuple[tuple[type, ...], StateReader], ...] = (
     ((random.Random,), StateReader(".getstate()", lambda stream: Reading(stream.getstate()),
                               lambda stream, reading: stream.setstate(reading.state))),
     ((np.ndarray,), StateReader("", _objects)),
+    ((torch.jit.ScriptModule,), StateReader("", _scripted)),
     ((np.random.Generator,), StateReader(".bit_generator.state", _numpy_state)),
     ((types.GeneratorType,), StateReader("", _paused)),
     ((itertools.count,), StateReader("", lambda counter: Reading(repr(counter)))),
