@@ -27,6 +27,22 @@ def _whole(reference: StorageWeakRef) -> torch.Tensor:
     return bytes_at(storage, 0, storage.nbytes())
 
 
+class _Inside:
+    """Marks a thread as inside of a run. Not a generator, which would cost more than the rest of a short step."""
+
+    __slots__ = ("_before", "_local")
+
+    def __init__(self, local: threading.local) -> None:
+        self._local = local
+
+    def __enter__(self) -> None:
+        self._before = getattr(self._local, "held", False)
+        self._local.held = True
+
+    def __exit__(self, *_: object) -> None:
+        self._local.held = self._before
+
+
 class SharedModel:
     """One model, the lock of its runners, and their clock. ``owner`` is the thread that holds the lock, if one does."""
 
@@ -64,15 +80,9 @@ class SharedModel:
             return found
 
     @classmethod
-    @contextmanager
-    def inside(cls) -> Iterator[None]:
+    def inside(cls) -> _Inside:
         """Around code of the user's that may run another runner while this thread holds a model."""
-        before = cls.held()
-        cls._inside.held = True
-        try:
-            yield
-        finally:
-            cls._inside.held = before
+        return _Inside(cls._inside)
 
     @classmethod
     def held(cls) -> bool:

@@ -40,9 +40,15 @@ def flatten(value: Any, *, place: str = "the value") -> Tree:
 
     Raises UnknownTypeError for an object that cannot be taken apart and put together again.
     """
+    if type(value) is torch.Tensor:  # what most regions return
+        return Tree((value,), _first, ())
     flattener = _Flattener()
     rebuild = flattener.visit(value, place)
     return Tree(tuple(flattener.leaves), rebuild, tuple(flattener.constants))
+
+
+def _first(leaves: Sequence[Any]) -> Any:
+    return leaves[0]
 
 
 def walk(value: Any) -> Iterator[Any]:
