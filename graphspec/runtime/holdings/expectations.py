@@ -16,23 +16,20 @@ from __future__ import annotations
 import os
 import types
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
 from graphspec.runtime.holdings.columns import Columns
-from graphspec.runtime.holdings.objects import keys_of, same, same_keys
-from graphspec.runtime.holdings.parts import VALUE_TYPES, is_array, is_from_library
-from graphspec.runtime.holdings.places import MISSING, Part, Place, attributes_of
+from graphspec.runtime.holdings.differences import changed, moved, shown
+from graphspec.runtime.holdings.objects import same
+from graphspec.runtime.holdings.parts import is_from_library
+from graphspec.runtime.holdings.places import MISSING, Place, attributes_of
+from graphspec.runtime.holdings.snapshots import Snapshot, expect_members, other_members
 from graphspec.runtime.holdings.storages import Layout, layout_of
-
-_RUNTIME = str(Path(__file__).parents[1])
-_LONGEST_SHOWN = 40
 
 
 class Expectation(ABC):
@@ -69,8 +66,8 @@ class ReadTensor(Expectation):
             held = held or now is self.tensor
             if now is not self.tensor:
                 yield f"{place.name} was {'deleted' if now is MISSING else 'rebound'}"
-        if held and (moved := _moved(self.layout, layout_of(self.tensor))):
-            yield f"{' and '.join(place.name for place in self.places) or 'a tensor with no name'}: {moved}"
+        if held and (how := moved(self.layout, layout_of(self.tensor))):
+            yield f"{' and '.join(place.name for place in self.places) or 'a tensor with no name'}: {how}"
 
     def compile(self, quick: Columns) -> None:
         for place in self.places:
@@ -129,7 +126,7 @@ class Held(Expectation):
     value: Any
 
     def difference(self) -> Iterator[str]:
-        yield from _changed(self.place.name, self.value, self.place.get())
+        yield from changed(self.place.name, self.value, self.place.get())
 
     def compile(self, quick: Columns) -> None:
         quick.held(self.place, self.place.get())
@@ -170,11 +167,11 @@ class Owner(Expectation):
     def difference(self) -> Iterator[str]:
         if type(self.owner) is not self.kind:
             before = f"a {self.kind.__name__}"
-            yield f"{self.name} was {before} and is {_shown(self.owner, other=before)}"
+            yield f"{self.name} was {before} and is {shown(self.owner, other=before)}"
         for key, value in attributes(self.owner).items():
             asked = key in self.names and key not in self.keys and (key not in self.methods or callable(value))
             if asked and not _is_wrapper_of_torch(value) and not same(getattr(self.kind, key, MISSING), value):
-                yield f"{self.name}{':' if self.name.endswith('.py') else '.'}{key} was added, as {_shown(value)}"
+                yield f"{self.name}{':' if self.name.endswith('.py') else '.'}{key} was added, as {shown(value)}"
 
     def compile(self, quick: Columns) -> None:
         if isinstance(self.owner, type) or attributes_of(self.owner) is not None:
@@ -194,13 +191,13 @@ class Members(Expectation):
 
     def difference(self) -> Iterator[str]:
         if self.ordered or len(self.owner) != len(self.keys):
-            yield from _other_members(self.name, self.owner, self.keys)
+            yield from other_members(self.name, self.owner, self.keys)
         elif self.owner.keys() != set(self.keys):
             yield f"{self.name} has others than it had"
 
     def compile(self, quick: Columns) -> None:
         if self.ordered:
-            _expect_members(quick, self.owner, self.keys)
+            expect_members(quick, self.owner, self.keys)
         else:
             quick.keys(self.owner)
 
@@ -213,68 +210,10 @@ class Variables(Expectation):
 
     def difference(self) -> Iterator[str]:
         for name, value in self.values.items():
-            yield from _changed(f"the environment variable {name}", value, os.environ.get(name))
+            yield from changed(f"the environment variable {name}", value, os.environ.get(name))
 
     def compile(self, quick: Columns) -> None:
         quick.unwritten(os.environ._data, self.holds)  # type: ignore[attr-defined]
-
-
-@dataclass(frozen=True, eq=False)
-class Snapshot:
-    """What a container held: members by key, each a value or a snapshot itself.
-
-    ``anew``: an equal one may take its place. ``keys``: all of them in order; None where others may come. ``names``:
-    the attributes that count, of an object that is nothing but its attributes. ``whole``: a copy, compared at once.
-    """
-
-    part: Part
-    members: Mapping[Any, Any]
-    label: Callable[[Any], str]
-    anew: bool
-    keys: Sequence[Any] | None
-    names: Collection[str] | None = None
-    whole: Any = None
-
-    def difference(self, name: str, now: Any) -> Iterator[str]:
-        """How what is there now differs, under the name of its place."""
-        before = self.part.owner
-        if now is not before and not (self.anew and type(now) is type(before)):
-            yield from _changed(name, before, now)
-            return
-        if self.whole is not None:
-            if copied(now) != self.whole:
-                yield f"the {'numbers' if is_array(now) else 'items'} in {name} changed"
-            return
-        content = Part(name, now, self.part.kind, self.part.keys)
-        found = content.read()
-        for key, value in self.members.items():
-            member = content.place(key, self.label(key), ()).name
-            if isinstance(value, Snapshot) and key in found:
-                yield from value.difference(member, found[key])
-            else:
-                yield from _changed(member, value, found.get(key, MISSING))
-        if self.names is not None:
-            fresh = (key for key in found if key in self.names and key not in (self.keys or ()))
-            yield from (f"{name}.{key} was added, as {_shown(found[key])}" for key in fresh)
-        elif self.keys is not None:
-            yield from _other_members(name, now, self.keys)
-
-    def compile(self, quick: Columns, now: Any) -> None:
-        """Expect what is there now."""
-        if self.whole is not None:
-            quick.otherwise(lambda: bool(copied(now) == self.whole))
-            return
-        content = Part("", now, self.part.kind, self.part.keys)
-        found = content.read()
-        for key, value in self.members.items():
-            quick.held(content.place(key, "", ()), found[key])
-            if isinstance(value, Snapshot):
-                value.compile(quick, found[key])
-        if self.names is not None:
-            quick.attributes(now)
-            quick.kind(now)
-        elif self.keys is not None:
-            _expect_members(quick, now, self.keys)
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,57 +267,6 @@ def attributes(owner: Any) -> Mapping[str, Any]:
     return vars(owner) if isinstance(owner, type) else attributes_of(owner) or {}
 
 
-def copied(value: Any) -> Any:
-    """What a container or an array of numbers holds, to be compared as a whole."""
-    if isinstance(value, set) and not all(isinstance(member, VALUE_TYPES) for member in value):
-        return frozenset(map(id, value))
-    if not is_array(value):
-        return value.copy()
-    form = (getattr(value, "dtype", None), getattr(value, "shape", len(value)))
-    return form, bytes(value) if isinstance(value, bytearray) else value.tobytes()
-
-
-def _changed(name: str, before: Any, now: Any) -> Iterator[str]:
-    if now is MISSING:
-        yield f"{name} was deleted"
-    elif not same(_unwatched(before), _unwatched(now)):
-        yield f"{name} was {_shown(before)} and is {_shown(now, other=_shown(before))}"
-
-
-def _other_members(name: str, now: Any, keys: Sequence[Any]) -> Iterator[str]:
-    if len(now) != len(keys):
-        what = "hook" if "hooks" in name else "item"
-        yield f"{name} had {len(keys)} {what}{'s' * (len(keys) != 1)} and has {len(now)}"
-    elif isinstance(now, dict) and not same_keys(keys_of(now), keys):
-        yield f"the order of {name} changed"
-
-
-def _expect_members(quick: Columns, now: Any, keys: Sequence[Any]) -> None:
-    quick.length(now)
-    if isinstance(now, OrderedDict):  # its order is not that of the dict beneath
-        quick.otherwise(lambda: same_keys(keys_of(now), keys))
-    elif isinstance(now, dict):
-        quick.unwritten(now, lambda: same_keys(keys_of(now), keys))
-
-
-def _moved(before: tuple[Any, ...], now: tuple[Any, ...]) -> str | None:
-    """What differs between two layouts of one tensor, most telling first; None if nothing does."""
-    if before == now:
-        return None
-    if isinstance(before, Layout) and isinstance(now, Layout):
-        for what in ("dtype", "shape", "strides"):
-            old, new = getattr(before, what), getattr(now, what)
-            if old != new:
-                return f"its {what} changed from {old} to {new}"
-    return "its memory moved"
-
-
-def _unwatched(value: Any) -> Any:
-    """A function without the wrapper of a watch: another thread may be capturing another spec just now."""
-    own = isinstance(value, types.FunctionType) and value.__code__.co_filename.startswith(_RUNTIME)
-    return getattr(value, "__wrapped__", value) if own else value
-
-
 def _is_wrapper_of_torch(value: Any) -> bool:
     """Whether torch itself put a function here: `make_graphed_callables` replaces ``forward`` by its equal."""
     return isinstance(value, types.FunctionType) and is_from_library(value)
@@ -387,10 +275,3 @@ def _is_wrapper_of_torch(value: Any) -> bool:
 def _form_shown(form: tuple[Any, ...]) -> str:
     kind, *rest = form
     return f"a {kind.__name__}" + (f" {rest[0]} {list(rest[1])}" if rest else "")
-
-
-def _shown(value: Any, other: str = "") -> str:
-    """A value in a message, or what it is; another one of the kind where ``other`` reads the same."""
-    text = repr(value) if isinstance(value, (int, float, complex, bool, str, type(None), tuple)) else ""
-    shown = text if text and len(text) <= _LONGEST_SHOWN else f"a {type(value).__name__}"
-    return f"another {type(value).__name__}" if shown == other else shown

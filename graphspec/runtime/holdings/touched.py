@@ -32,7 +32,7 @@ from graphspec.runtime.holdings.parts import (
 from graphspec.runtime.holdings.places import Part, Place
 from graphspec.runtime.holdings.reach import Reach
 
-CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
+MODULE_CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 #: Objects that are nothing but their attributes.
 NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
 #: What every module keeps for torch itself.
@@ -97,6 +97,10 @@ class Touched:
         internal = _INTERNAL if part.kind == "attributes" and isinstance(part.owner, nn.Module) else ()
         return [key for key in part.read() if (everything or key in self._code.names) and key not in internal]
 
+    def asked(self, part: Part) -> list[Any]:
+        """Of these, those that are no business of Python's own."""
+        return [key for key in self.names(part) if part.kind not in ATTRIBUTES or not str(key).startswith("__")]
+
     def globals(self, space: Mapping[str, Any]) -> Iterable[str]:
         """The names that code can have asked for in a namespace."""
         everything = self._code.computed and not is_installed_file(space.get("__file__"))
@@ -132,7 +136,7 @@ class Touched:
         owner, kind = part.owner, type(part.owner)
         if part.kind not in ATTRIBUTES or (part.kind == "fields" and is_from_library(kind)):
             return True
-        if part.kind == "modules" and (isinstance(owner, CONTAINERS) or id(owner) in self._walked):
+        if part.kind == "modules" and (isinstance(owner, MODULE_CONTAINERS) or id(owner) in self._walked):
             return True
         if part.kind == "class" or isinstance(owner, torch.Tensor):
             return False

@@ -8,11 +8,9 @@ too large to be compared on every run is warned of. What an eager region changes
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import types
-from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -21,8 +19,8 @@ from torch import nn
 
 from graphspec.runtime.holdings.closures import constant_cells
 from graphspec.runtime.holdings.code_names import LoadedNames
+from graphspec.runtime.holdings.containers import Containers
 from graphspec.runtime.holdings.expectations import (
-    Content,
     Expectation,
     Form,
     Held,
@@ -30,29 +28,23 @@ from graphspec.runtime.holdings.expectations import (
     Mode,
     Owner,
     ReadTensor,
-    Snapshot,
     Variables,
     Way,
     attributes,
-    copied,
     form_of,
 )
 from graphspec.runtime.holdings.objects import keys_of
-from graphspec.runtime.holdings.parts import VALUE_TYPES, globals_part, is_from_library, is_installed_file, is_of_user
-from graphspec.runtime.holdings.places import MISSING, Part, Place, upwards
+from graphspec.runtime.holdings.parts import globals_part, is_from_library, is_installed_file
+from graphspec.runtime.holdings.places import MISSING, Part, Place
 from graphspec.runtime.holdings.reach import Reach
 from graphspec.runtime.holdings.storages import layout_of, quiet
-from graphspec.runtime.holdings.touched import ATTRIBUTES, CONTAINERS, NAMESPACES, Touched
+from graphspec.runtime.holdings.touched import ATTRIBUTES, MODULE_CONTAINERS, Touched
 
 _CALLED_BY_TORCH = frozenset({"forward", "__call__"})
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _TENSORS = ("_parameters", "_buffers")
 _FLAGS = frozenset({"requires_grad", "is_leaf", "grad", "grad_fn", "_version"})
 _CODE = ("__code__", "__defaults__", "__kwdefaults__")
-#: An equal one of these in the place of another is no change.
-_EQUAL_ANEW = (dict, OrderedDict, list, deque, set)
-_LONGEST = 1024  # members of one container that are watched one by one
-_LARGEST = 1 << 16  # bytes of an array, and members of a container, that are compared on every run at all
 
 
 def read_tensors(
@@ -91,7 +83,6 @@ class HostValues:
     """What captured code can have read on the host.
 
     ``moving`` are names of places that change by right, ``covered`` those of tensors that graphs read, and on the way.
-    ``unwatched`` are, after `expected`, the names of what is too large to be compared.
     """
 
     def __init__(
@@ -105,8 +96,9 @@ class HostValues:
         self._found, self._touched, self._code, self._moving = found, touched, code, moving
         self._names = code.names | _CALLED_BY_TORCH
         self._covered = {(id(place.owner), place.key) for place in covered}
-        self._containers = self._choose_containers()
-        self.unwatched: list[str] = []
+        self._containers = Containers(found, touched, code, moving)
+        #: Names of what is too large to be compared, after `expected`.
+        self.unwatched = self._containers.unwatched
 
     def expected(self) -> Iterator[Expectation]:
         """Everything that must hold."""
@@ -115,11 +107,10 @@ class HostValues:
         yield from self._forms()
         yield from self._environment()
         for place, value in (*self._functions(), *self._values()):
-            known = id(value) in self._containers or (id(place.owner), place.key) in self._covered
+            known = value in self._containers or (id(place.owner), place.key) in self._covered
             if not known and place.name not in self._moving and not isinstance(value, torch.Tensor):
                 yield Held(place, value)
-        for part in self._containers.values():
-            yield from self._content(part)
+        yield from self._containers.expected()
 
     def _modules(self) -> Iterator[Expectation]:
         hooks = [(f"the global {name}", getattr(nn.modules.module, f"_global{name}")) for name in _HOOKS]
@@ -132,7 +123,7 @@ class HostValues:
             hooks += [(f"{name}.{kind}", own[kind]) for kind in _HOOKS]
             if walked:
                 held += [(f"{name}.{kind}", own[kind]) for kind in _TENSORS if kind in own]
-            if walked or isinstance(module, CONTAINERS):
+            if walked or isinstance(module, MODULE_CONTAINERS):
                 held.append((name, own["_modules"]))
         yield from (Members(name, members, list(members), ordered=False) for name, members in hooks)
         yield from (Members(name, members, keys_of(members)) for name, members in held)
@@ -150,7 +141,7 @@ class HostValues:
                 self._owner(globals_part(vars(file), ()).name, file, self._code.texts) for file in self._files()
             )
         for name, owner in owners:
-            if owner in self._touched and id(owner) not in self._containers:
+            if owner in self._touched and owner not in self._containers:
                 yield self._owner(name, owner, self._names)
 
     def _owner(self, name: str, owner: Any, names: Collection[str]) -> Expectation:
@@ -204,10 +195,10 @@ class HostValues:
                 keys = [
                     key for key in self._touched.globals(part.owner) if key in part.keys and not key.startswith("__")
                 ]
-            elif part.owner not in self._touched or id(part.owner) in self._containers or id(part.owner) in constants:
+            elif part.owner not in self._touched or part.owner in self._containers or id(part.owner) in constants:
                 continue
             elif part.kind in (*ATTRIBUTES, "content", "cell"):
-                keys = self._asked(part)
+                keys = self._touched.asked(part)
             else:
                 continue
             content = part.read()
@@ -230,96 +221,3 @@ class HostValues:
                     if given is not MISSING:
                         yield place, given
                 seen.add(key)
-
-    # -- containers
-
-    def _choose_containers(self) -> dict[int, Part]:
-        """The containers, and the objects that are nothing but their attributes, that code can have got to."""
-        chosen: dict[int, Part] = {}
-        for part in self._found.parts:
-            data = part.kind in ("attributes", "fields") and _is_data(type(part.owner))
-            container = part.kind in ("items", "sequence", "set", "array") and not isinstance(
-                part.owner, tuple | frozenset
-            )
-            if (data or container) and part.owner in self._touched and part.name not in self._moving:
-                chosen[id(part.owner)] = part
-        return chosen
-
-    def _content(self, part: Part) -> Iterator[Expectation]:
-        """What is expected of a container, unless another one holds it, which is expected with all it holds."""
-        places = self._touched.relevant(self._found.slots_of(part.owner))
-        places = [place for place in places if place.name not in self._moving]
-        outer = [place for place in places if id(place.owner) not in self._containers]
-        if outer or not places:
-            snapshot = self._snapshot(part, ())
-            if snapshot is not None:
-                yield Content(outer, snapshot)
-
-    def _snapshot(self, part: Part, inside: tuple[int, ...]) -> Snapshot | None:
-        """What a container holds; None where that is too much. ``inside`` are the containers around it."""
-        data, array = part.kind in ("attributes", "fields"), part.kind == "array"
-        large = not data and _size(part) > (_LARGEST if array else _LONGEST)
-        content = part.read() if not array else {}
-        whole = None
-        if array or large or part.kind == "set":
-            plain = array or all(isinstance(value, VALUE_TYPES) for value in content.values())
-            if _size(part) <= _LARGEST and (plain or part.kind == "set"):
-                whole = copied(part.owner)
-            elif large:
-                self.unwatched.append(part.name)
-                return None
-        members: dict[Any, Any] = {}
-        for key in self._asked(part) if whole is None and part.kind != "set" else ():
-            member, value = self._containers.get(id(content[key])), content[key]
-            if isinstance(value, torch.Tensor) or part.place(key, self._found.label(key), ()).name in self._moving:
-                continue  # a tensor is expected where it is read
-            if member is not None and id(value) not in inside:
-                value = self._snapshot(member, (*inside, id(part.owner))) or value
-            members[key] = value
-        closed = part.kind != "items" or (self._code.walks and not _is_registry(self._found, part.owner))
-        return Snapshot(
-            part,
-            members,
-            self._found.label,
-            anew=data or part.kind == "array" or type(part.owner) in _EQUAL_ANEW,
-            keys=list(content) if closed else None,
-            names=self._names if data else None,
-            whole=whole,
-        )
-
-    def _asked(self, part: Part) -> list[Any]:
-        return [
-            key for key in self._touched.names(part) if part.kind not in ATTRIBUTES or not str(key).startswith("__")
-        ]
-
-
-def _is_data(kind: type) -> bool:
-    """Whether objects of a class are nothing but their attributes."""
-    return kind in NAMESPACES or (dataclasses.is_dataclass(kind) and not is_from_library(kind))
-
-
-def _size(part: Part) -> int:
-    """Bytes of an array, members of a container."""
-    owner = part.owner
-    return (
-        int(getattr(owner, "nbytes", len(owner) * getattr(owner, "itemsize", 1)))
-        if part.kind == "array"
-        else len(owner)
-    )
-
-
-def _is_registry(found: Reach, owner: Any) -> bool:
-    """Whether a container belongs to an installed library, which registers what else the process imports or makes."""
-    places = list(upwards(found.slots_of(owner), lambda place: not _is_top(place)))
-    return bool(places) and all(map(_is_installed, places))
-
-
-def _is_top(place: Place) -> bool:
-    return place.kind == "global" or isinstance(place.owner, type)
-
-
-def _is_installed(place: Place) -> bool:
-    """Whether a library holds this place, or what holds its owner does."""
-    if place.kind == "global":
-        return is_installed_file(place.owner.get("__file__"))
-    return not is_of_user(place.owner) if isinstance(place.owner, type) else bool(place.above)
