@@ -277,7 +277,7 @@ CHANGES = {
             def forward(self, x):
                 return x * next(self.count)
         """,
-        "changes between runs",
+        "model.count",
     ),
     "a generator": (
         """
@@ -295,7 +295,7 @@ CHANGES = {
             def forward(self, x):
                 return x * next(self.numbers)
         """,
-        "changes between runs",
+        "model.numbers",
     ),
     "the clock": (
         """
@@ -349,7 +349,7 @@ CHANGES = {
             def forward(self, x):
                 return x * float(self.rng.random())
         """,
-        "between runs",
+        "model.rng",
     ),
     "a random.Random of its own": (
         """
@@ -363,7 +363,7 @@ CHANGES = {
             def forward(self, x):
                 return x * self.rng.random()
         """,
-        "between runs",
+        "model.rng",
     ),
     "a numpy array written in place": (
         """

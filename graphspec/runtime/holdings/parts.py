@@ -99,7 +99,7 @@ def is_from_library(value: Any) -> bool:
     return is_library(module_of(value))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def is_installed_file(path: object) -> bool:
     """Whether a file belongs to an installed library, wherever that is: beside it lies what an installer notes."""
     file = PurePath(str(path))
@@ -206,7 +206,7 @@ def globals_part(space: Mapping[str, Any], names: Iterable[str]) -> Part:
     return Part(file_of(module) or module, space, "globals", tuple(key for key in names if key in space))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def names_in(code: types.CodeType) -> tuple[str, ...]:
     """Every global and attribute name in a code object and those nested in it, and every text that could be one."""
     found = dict.fromkeys(code.co_names)

@@ -6,7 +6,6 @@ What leads to another object (a context variable, a weak reference) is followed;
 from __future__ import annotations
 
 import ctypes
-import functools
 import gc
 import itertools
 import operator
@@ -61,8 +60,14 @@ def _paused(generator: Any) -> Reading:
     """Where a generator stands, and what it has in hand there."""
     frame = generator.gi_frame
     if frame is None:
-        return Reading(None)
-    return Reading((frame.f_lasti, *((name, _comparable(value)) for name, value in frame.f_locals.items())))
+        return Reading("at its end")
+    return Reading(
+        (
+            f"at line {frame.f_lineno}",
+            frame.f_lasti,
+            *((name, _comparable(value)) for name, value in frame.f_locals.items()),
+        )
+    )
 
 
 def _objects(array: np.ndarray[Any, Any]) -> Reading:
@@ -112,14 +117,13 @@ _READERS: tuple[tuple[tuple[type, ...], StateReader], ...] = (
 )  # fmt: skip
 
 
+_KINDS = tuple(kind for kinds, _ in _READERS for kind in kinds)
+_SHARED = StateReader(".get_obj()", lambda value: value.get_obj())
+
+
 def reader_of(value: Any) -> StateReader | None:
-    """How what an object holds is read; None for all but these."""
-    return _reader_of(type(value))  # type: ignore[arg-type] # every class has a hash
-
-
-@functools.lru_cache(maxsize=4096)
-def _reader_of(kind: Any) -> StateReader | None:
+    """How what an object holds is read; None for all but these. Nothing is remembered: it would keep classes alive."""
+    if isinstance(value, _KINDS):
+        return next(reader for kinds, reader in _READERS if isinstance(value, kinds))
     shared = sys.modules.get("multiprocessing.sharedctypes")
-    if shared is not None and issubclass(kind, shared.SynchronizedBase):
-        return StateReader(".get_obj()", lambda value: value.get_obj())
-    return next((reader for kinds, reader in _READERS if issubclass(kind, kinds)), None)
+    return _SHARED if shared is not None and isinstance(value, shared.SynchronizedBase) else None
