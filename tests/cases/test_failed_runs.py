@@ -104,6 +104,7 @@ def test_a_variant_that_cannot_be_captured_changes_nothing_for_the_others(case):
             return x * 2 if kind == "good" else x * x.sum().item()
         """,
         """
+        capture: {when: first_use}
         params:
           kind: {type: str, choices: [good, bad], default: good, specialize: true}
         buffers:
