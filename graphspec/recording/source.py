@@ -62,8 +62,10 @@ def _folders(*packages: str) -> tuple[str, ...]:
     """Where these packages are installed, each in a place of its own."""
     places: list[str] = []
     for package in packages:
-        with suppress(ValueError):  # a module that somebody made by hand
-            spec = find_spec(package)
+        with suppress(ImportError, ValueError):
+            # Not `find_spec` alone: torch_npu's torchair is imported by the first question for any attribute of it.
+            known = sys.modules.get(package)
+            spec = find_spec(package) if known is None else vars(known).get("__spec__")
             places += (spec.submodule_search_locations or ()) if spec is not None else ()
     return tuple(f"{Path(place).resolve()}{os.sep}" for place in places)
 
