@@ -17,7 +17,8 @@ MEBIBYTE = 2**20
 
 def opened():
     """The example with two layers in place of its ten: what leaks, leaks by the replay and by the run."""
-    return graphspec.open(MLP, model=nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)), device="cpu")
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).eval()
+    return graphspec.open(MLP, model=model, device="cpu")
 
 
 def resident() -> int:

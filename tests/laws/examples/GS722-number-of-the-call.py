@@ -7,13 +7,16 @@ regions:
 replay: [main]
 """
 
-import itertools
+from pathlib import Path
 
 from torch import nn
 
-TICKS = itertools.count()
+TICKS = Path(__file__).with_name("ticks")
 
 
 class Model(nn.Module):
     def forward(self, x):
-        return x * next(TICKS)
+        with TICKS.open("ab") as ticks:  # what the model holds does not change
+            number = ticks.tell()
+            ticks.write(b".")
+        return x * number
