@@ -58,6 +58,10 @@ class _Record:
         return found
 
 
+#: Devices whose streams can be captured.
+_RECORDS = ("cuda", "npu")
+
+
 class Contents(TorchDispatchMode):
     """The dispatch mode that watches writes. ``describe`` names a tensor of the user's, or gives None."""
 
@@ -76,8 +80,9 @@ class Contents(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         effect = effect_of(func)
-        with torch._C.DisableTorchFunction():
-            self._before(func, effect, args, kwargs)
+        if not _capturing(args, kwargs):  # there nothing is executed, so nothing is written; a clone would be captured
+            with torch._C.DisableTorchFunction():
+                self._before(func, effect, args, kwargs)
         result = func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             for tensor in tensors_in(result):
@@ -204,3 +209,9 @@ class Contents(TorchDispatchMode):
         if weights is None:
             weights = self._weights[content.device] = mixed_weights(content.device)
         return checksum(content, weights)
+
+
+def _capturing(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator on these tensors is put into a device graph."""
+    kind = next((tensor.device.type for tensor in tensors_in((args, kwargs)) if tensor.device.type in _RECORDS), None)
+    return kind is not None and bool(getattr(torch, kind).is_current_stream_capturing())
