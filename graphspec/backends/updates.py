@@ -108,21 +108,6 @@ def _refuse_second(
         )
 
 
-def update_findings(
-    region: language.Region,
-    recording: Recording,
-    values: Mapping[str, Any],
-    alternatives: Mapping[str, Any],
-    backend: Backend,
-) -> list[Diagnostic]:
-    """What `bind_updates` would refuse, to be reported together with what else a dry run shows."""
-    try:
-        bind_updates(region, recording, values, alternatives, backend)
-    except HazardError as error:
-        return list(error.diagnostics)
-    return []
-
-
 #: Whether a device can update an argument of an operator, by their names.
 CanUpdate = Callable[[str, str], bool]
 

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import torch
 
-from graphspec.errors import Diagnostic
-from graphspec.recording.calls import touched_refs
+from graphspec.backends.updates import bind_updates
+from graphspec.errors import Diagnostic, HazardError
+from graphspec.recording.calls import refs_in, touched_refs
+from graphspec.runtime.holdings.storages import key_of, storage_of
 from graphspec.runtime.laws.evidence import Facts
 from graphspec.runtime.rehearsal.observation import HostMeeting, Observation
 
@@ -17,14 +20,17 @@ from graphspec.runtime.rehearsal.observation import HostMeeting, Observation
 def host_tensors(opened: Facts, seen: Observation) -> Iterator[Diagnostic]:
     """GS746, each tensor once. None where all is the CPU."""
     said: set[Any] = set()
-    if opened.label == "cpu":
+    if opened.label == "cpu" or not seen.met:
         return
+    handed = {_memory(seen.recording.outside[index].tensor) for index in _handed_anew(opened, seen)}
     reported = {(each.file, each.line) for each in seen.hazards if each.severity == "error"}
     for meeting in seen.met:
         if (meeting.place.file, meeting.place.line) in reported:
             continue  # the watch has said so
         if isinstance(meeting.value, np.generic) and meeting.name is None:
             continue  # computed in the region: a number like any other
+        if isinstance(meeting.value, torch.Tensor) and _memory(meeting.value) in handed:
+            continue
         key = meeting.name or meeting.made or meeting.place
         if key not in said:
             said.add(key)
@@ -38,13 +44,41 @@ def off_the_device(opened: Facts, seen: Observation) -> Iterator[Diagnostic]:
     """
     kind = opened.backend.device.type
     recording = seen.recording
-    for index, outside in recording.outside.items():
-        if kind in ("cpu", outside.tensor.device.type) or index in recording.literals:
+    off = {index: it for index, it in recording.outside.items() if kind not in ("cpu", it.tensor.device.type)}
+    handed = _handed_anew(opened, seen) if off else frozenset()
+    for index, outside in off.items():
+        if index in recording.literals or index in handed:
             continue
         call = next(c for c in recording.calls if any(ref.storage == index for ref in touched_refs(c)))
         slots = opened.reach.slots_of_storage(outside.tensor)
         name = slots[0].name if slots else None
         yield _host_tensor(seen.region, HostMeeting(outside.tensor, name, call.name, call.site), kind)
+
+
+def _handed_anew(opened: Facts, seen: Observation) -> frozenset[int]:
+    """The storages that only arguments with an update take: each run hands those arguments a value of its own."""
+    region = opened.plan.regions[seen.region].declared
+    if not region.updates or seen.ended is not None:
+        return frozenset()
+    try:
+        bindings = bind_updates(region, seen.recording, seen.params, seen.other_params, opened.backend)
+    except HazardError:  # `params.unfit_updates` says so
+        return frozenset()
+    updated = {(each.slot.call, each.slot.position) for each in bindings}
+    handed: set[int] = set()
+    others: set[int] = set()
+    for number, call in enumerate(seen.recording.calls):
+        others.update(ref.storage for ref in refs_in(call.outputs))
+        for position, item in enumerate(call.arguments().values()):
+            taken = handed if (number, position) in updated else others
+            taken.update(ref.storage for ref in refs_in((item,)))
+    return frozenset(handed - others)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Which storage a tensor lies in; itself where it has none."""
+    storage = storage_of(tensor)
+    return id(tensor) if storage is None else key_of(storage)
 
 
 def _host_tensor(region: str, meeting: HostMeeting, label: str) -> Diagnostic:
