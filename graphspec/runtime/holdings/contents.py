@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -80,9 +81,8 @@ class Contents(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         effect = effect_of(func)
-        if not _capturing(args, kwargs):  # there nothing is executed, so nothing is written; a clone would be captured
-            with torch._C.DisableTorchFunction():
-                self._before(func, effect, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            self._before(func, effect, args, kwargs)
         result = func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             for tensor in tensors_in(result):
@@ -164,8 +164,10 @@ class Contents(TorchDispatchMode):
             return None
         record = self._records.get(key_of(storage))
         if record is None:
-            name = self._describe(tensor) or f"a {tensor.dtype} tensor of shape {tuple(tensor.shape)} used by {why}"
-            record = self._records[key_of(storage)] = _Record(weak(storage), name)
+            name = self._describe(tensor)
+            own = name is None and _captured(storage.device)  # torch_npu allocates below what modes see
+            name = name or f"a {tensor.dtype} tensor of shape {tuple(tensor.shape)} used by {why}"
+            record = self._records[key_of(storage)] = _Record(weak(storage), name, born=own)
         return record
 
     def _born(self, tensor: torch.Tensor, *, raw: bool) -> None:
@@ -180,7 +182,7 @@ class Contents(TorchDispatchMode):
         record.raw = False
         if not record.born and record.checksum is None and record.clone is None:
             storage = record.storage()
-            if storage is not None:
+            if storage is not None and not _captured(storage.device):
                 with quiet():
                     record.checksum = self._checksum(bytes_of(storage))
 
@@ -189,7 +191,7 @@ class Contents(TorchDispatchMode):
             return
         record.dirty = True
         storage = record.storage() if record.clone is None else None
-        if storage is None:
+        if storage is None or _captured(storage.device):
             return
         with quiet():
             record.clone = bytes_of(storage).clone()
@@ -211,7 +213,12 @@ class Contents(TorchDispatchMode):
         return checksum(content, weights)
 
 
-def _capturing(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether an operator on these tensors is put into a device graph."""
-    kind = next((tensor.device.type for tensor in tensors_in((args, kwargs)) if tensor.device.type in _RECORDS), None)
-    return kind is not None and bool(getattr(torch, kind).is_current_stream_capturing())
+def _captured(device: torch.device) -> bool:
+    """Whether what is launched now goes into a graph: nothing is executed, and a clone would become part of it.
+
+    The device itself is asked; models are told so in dry runs too (hazards/capturing.py).
+    """
+    if device.type not in _RECORDS:
+        return False
+    ask = inspect.unwrap(getattr(torch, device.type).is_current_stream_capturing)
+    return bool(ask())

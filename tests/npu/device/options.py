@@ -197,3 +197,20 @@ def test_a_replay_of_one_runner_is_not_disturbed_by_closing_another(case):
     wanted = first.run(query=x, lengths=[3, 9])["y"].cpu()
     second.close()
     assert torch.equal(first.run(query=x, lengths=[3, 9])["y"].cpu(), wanted)
+
+
+def test_a_capture_without_warm_up_leaves_what_the_region_writes_as_it_was(case):
+    source = """
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.ones(4))
+
+        def forward(self, x):
+            self.seen.add_(x)
+            return self.seen * 2
+    """
+    runner = case.open(source, spec(region=", warmup: 0"))
+    assert runner.model.seen.tolist() == [1.0] * 4
+    assert runner.run(x=torch.ones(4).npu())["y"].tolist() == [4.0] * 4
+    assert runner.model.seen.tolist() == [2.0] * 4
