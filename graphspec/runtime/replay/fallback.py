@@ -166,7 +166,7 @@ class _Fallback:
         for wire in region.reads:
             if self.is_state(wire.value):
                 view = self.state(wire.value)
-                places[wire.value] = EagerSource(
+                places[wire.value] = EagerSource.of(
                     flatten(view), (view,), (self._context.buffers.static[wire.value].block,)
                 )
         targets = {name: self._target(region, name) for name in region.outputs}

@@ -10,7 +10,6 @@ import torch
 
 from graphspec.errors import OrderError
 from graphspec.plan import Bucket
-from graphspec.runtime.holdings.storages import layout_of
 from graphspec.runtime.replay.moving import Moving, Sizes
 from graphspec.runtime.values.axes import paste
 from graphspec.runtime.values.blocks import Block
@@ -45,12 +44,23 @@ class Copied:
 class Holders:
     """Before and after the replay of one graph. ``copied`` are the values of eager regions that are copied in before.
 
-    ``reads`` are the names that the graph reads at addresses where an eager region may have been given them.
+    ``reads`` are the names that the graph reads at addresses where an eager region may have been given them. ``late``:
+    an eager region comes before in the same run. Otherwise there is nothing to do unless somebody holds something of
+    earlier runs (`Memory.busy`).
     """
 
     def __init__(
-        self, region: str, homes: Homes, memory: Memory, copied: Sequence[Copied], reads: Sequence[str], sizes: Sizes
+        self,
+        region: str,
+        homes: Homes,
+        memory: Memory,
+        copied: Sequence[Copied],
+        reads: Sequence[str],
+        sizes: Sizes,
+        *,
+        late: bool,
     ) -> None:
+        self.always = late or bool(copied)
         self._region = region
         self._homes = homes
         self._memory = memory
@@ -92,8 +102,8 @@ class Holders:
         for name in self._reads:
             if name not in moving.lent:
                 continue
-            tree, layouts = moving.lent[name]
-            if tuple(map(layout_of, tree.leaves)) != layouts:
+            tree, places = moving.lent[name]
+            if not all(map(self._memory.is_intact, places, tree.leaves)):
                 message = (
                     f"region '{self._region}' reads '{name}', and an eager region of this run has changed its shape or "
                     "its memory in place: a graph reads it as it was made"

@@ -32,4 +32,6 @@ def _lent(block: Block, tensor: torch.Tensor, memory: Memory, of: tuple[str, str
     if not own or tensor.numel() == 0 or not movable():  # a tensor of the model's is nobody's to move
         return Borrowed.lend(tensor, Loan(name, region, block, since, memory.poisoned, lambda _: None))
     lent = memory.lent_on(block)
-    return Borrowed.lend(lent.tensor(tensor), Loan(name, region, block, since, memory.poisoned, lent.watched.add))
+    return Borrowed.lend(
+        lent.like(tensor).detach(), Loan(name, region, block, since, memory.poisoned, lent.watched.add)
+    )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphspec.runtime.values.blocks import Block
-from graphspec.runtime.values.memory import Memory
+from graphspec.runtime.values.memory import Lendable, Memory
 from graphspec.runtime.values.trees import Tree
 
 #: The real size of each bucketed dim of a run.
@@ -17,7 +17,7 @@ class Moving:
     """What one run has made by now.
 
     ``env`` is what eager regions made, and what a fallback was given. ``lent`` is what eager regions were given on
-    other memory, each with the layouts it had, ``leased`` the blocks behind it, each with the names that lie there.
+    other memory, each with where it lies, ``leased`` the blocks behind it, each with the names that lie there.
     """
 
     __slots__ = ("env", "leased", "lent", "params", "results")
@@ -25,7 +25,7 @@ class Moving:
     def __init__(self, params: Mapping[str, Any]) -> None:
         self.params = params
         self.env: dict[str, Any] = {}
-        self.lent: dict[str, tuple[Tree, Sequence[Any]]] = {}
+        self.lent: dict[str, tuple[Tree, Sequence[Lendable]]] = {}
         self.leased: dict[Block, set[str]] = {}
         self.results: dict[str, Any] = {}
 

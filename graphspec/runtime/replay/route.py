@@ -92,6 +92,7 @@ class _Binder:
         self._route = route
         self._made: set[str] = set()
         self._fresh: set[str] = set()
+        self._eager_before = False
         self.foreign: list[Foreign] = []
 
     def steps(self, sequence: plans.Sequence) -> list[GraphStep | EagerStep]:
@@ -124,7 +125,8 @@ class _Binder:
         if captured.homes.written:
             self._fresh.clear()
         reads = [wire.value for wire in region.reads if wire.source in ("graph", "buffer")]
-        return Holders(region.name, captured.homes, self._memory, copied, reads, self._route.sizes)
+        homes, sizes, late = captured.homes, self._route.sizes, self._eager_before
+        return Holders(region.name, homes, self._memory, copied, reads, sizes, late=late)
 
     def _stale(self, value: str) -> bool:
         """Whether the copy of an eager value must be filled here: not if nothing can have changed since it was."""
@@ -168,6 +170,7 @@ class _Binder:
             elif wire.source == "graph":
                 places[wire.value] = self._graph_place(region, wire)
         self._fresh.clear()
+        self._eager_before = True
         targets = {name: self._target(region, name, own) for name in region.outputs if name in context.buffers.static}
         sizes = {**dict(own.sizes), **self._sizes_of(region.name)}
         reach = EagerReach(sizes, places, targets, frozenset(wanted), context.plan.buffers)
@@ -177,7 +180,7 @@ class _Binder:
         buffers = self._context.buffers
         axes = Axes.declared(self._context.plan.buffers[name].shape or ())
         view = self._rows(region, buffers.view(name, own), axes, name)
-        return EagerSource(flatten(view), (view,), (buffers.static[name].block,))
+        return EagerSource.of(flatten(view), (view,), (buffers.static[name].block,))
 
     def _graph_place(self, region: plans.RegionPlan, wire: plans.Wire) -> EagerSource:
         captured = self._graphs.regions[str(wire.producer), self._own_bucket(wire)]
@@ -186,7 +189,7 @@ class _Binder:
             self._rows(region, tensor, axes, wire.value)
             for tensor, axes in zip(captured.tensors(wire.value), axes_of, strict=True)
         ]
-        return EagerSource(captured.outputs[wire.value][0], tensors, captured.homes.outputs[wire.value])
+        return EagerSource.of(captured.outputs[wire.value][0], tensors, captured.homes.outputs[wire.value])
 
     def _rows(self, region: plans.RegionPlan, tensor: torch.Tensor, axes: Axes, name: str) -> torch.Tensor:
         """The real rows, or with ``rows: bucket`` all of them."""

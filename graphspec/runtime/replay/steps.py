@@ -10,7 +10,6 @@ import torch
 
 from graphspec.errors import GraphSpecError, ReplayError
 from graphspec.plan import BufferPlan, RegionPlan
-from graphspec.runtime.holdings.storages import layout_of
 from graphspec.runtime.opened.context import CapturedRegion
 from graphspec.runtime.opened.regions import BoundRegion
 from graphspec.runtime.opened.sharing import SharedModel
@@ -18,7 +17,7 @@ from graphspec.runtime.replay.holders import Holders
 from graphspec.runtime.replay.moving import Moving, Sizes
 from graphspec.runtime.values.axes import Axes, cut
 from graphspec.runtime.values.blocks import Block
-from graphspec.runtime.values.memory import Made, Memory
+from graphspec.runtime.values.memory import Lendable, Made, Memory
 from graphspec.runtime.values.trees import Tree, flatten
 
 
@@ -73,8 +72,11 @@ class GraphStep:
         """Refresh the update slots, replay, and take the results. Raises ReplayError for an operator that failed."""
         if self._captured.bindings:
             self._captured.refresh(moving.params)
-        if self._holders is not None:
-            self._holders.before(moving)
+        holders = self._holders
+        if holders is not None and not (holders.always or self._memory.busy):
+            holders = None
+        if holders is not None:
+            holders.before(moving)
         try:
             self._replay()
         except GraphSpecError:
@@ -83,8 +85,8 @@ class GraphStep:
             raise _failed(self.region, error) from error
         clock = self._clock
         clock.now = self._stamp.at = clock.now + 1
-        if self._holders is not None:
-            self._holders.after()
+        if holders is not None:
+            holders.after()
         for name, made in self._crossing:
             self._memory.make(name, made)
         for result in self._results:
@@ -102,8 +104,12 @@ class EagerSource:
     """Where an eager region finds a value: tensors on blocks, cut to the rows that the region is given."""
 
     tree: Tree
-    tensors: Sequence[torch.Tensor]
-    blocks: Sequence[Block]
+    parts: Sequence[Lendable]
+
+    @classmethod
+    def of(cls, tree: Tree, tensors: Sequence[torch.Tensor], blocks: Sequence[Block]) -> EagerSource:
+        """A value of this structure."""
+        return cls(tree, [Lendable(*part) for part in zip(tensors, blocks, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -157,7 +163,7 @@ class EagerStep:
         if self._reach.check is not None:
             for name, value in returned.items():
                 self._reach.check(name, value)
-        for name in self._reach.results.intersection(returned):
+        for name in self._reach.results:
             moving.results[name] = self._own(name, returned[name])
         written = [name for name in returned if name in targets]
         if written:
@@ -188,17 +194,16 @@ class EagerStep:
             tensors = made.tensors if self._padded else made.real(name)
             if made.blocks is None:
                 return made.tree.rebuild(tensors)
-            place = EagerSource(made.tree, tensors, made.blocks)
+            place = EagerSource.of(made.tree, tensors, made.blocks)
         return self._lent(name, place, moving)
 
     def _lent(self, name: str, place: EagerSource, moving: Moving) -> Any:
         """Tensors on the memory of a value: the same ones for every eager region of a run, as in eager."""
-        lend = self._memory.lend
-        leaves = tuple(lend(block, tensor) for block, tensor in zip(place.blocks, place.tensors, strict=True))
-        moving.lent[name] = Tree(leaves, place.tree.rebuild, place.tree.constants), tuple(map(layout_of, leaves))
-        for block in place.blocks:
-            moving.leased.setdefault(block, set()).add(name)
-        return place.tree.rebuild(leaves)
+        tree = Tree(tuple(map(self._memory.lend, place.parts)), place.tree.rebuild, place.tree.constants)
+        moving.lent[name] = tree, place.parts
+        for part in place.parts:
+            moving.leased.setdefault(part.block, set()).add(name)
+        return tree.rebuild(tree.leaves)
 
     def _made(self, name: str, value: Any) -> Made:
         tree, axes = flatten(value), self._axes(name)

@@ -31,13 +31,13 @@ class Lease:
         self._storage = self._raw.clone().untyped_storage() if own else _over(self._raw)
         self._tensors: dict[Any, torch.Tensor] = {}
 
-    def tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        """One like ``tensor``, which lies in the block, in this storage; another object every time."""
+    def like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor like ``tensor``, which lies in the block, in this storage. Detach it before it is handed out."""
         form = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg())
         found = self._tensors.get(form)
         if found is None:
             found = self._tensors[form] = self._like(tensor)
-        return found.detach()
+        return found
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies in this storage."""

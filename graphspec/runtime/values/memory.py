@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -59,6 +59,16 @@ class Made:
         return Made(self.region, self.sizes, self.tree, tensors, tick=self.tick)
 
 
+@dataclass(eq=False)
+class Lendable:
+    """A tensor on a block, as eager regions are given it: ``alias``, which lies in ``lease``."""
+
+    tensor: torch.Tensor
+    block: Block
+    lease: Lease | None = None
+    alias: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+
+
 class Memory:
     """``clock`` is that of the model. ``crossing`` are the values that some sequence reads of an earlier run."""
 
@@ -79,6 +89,8 @@ class Memory:
         self._renewed = {
             buffer.name for buffer in plan.buffers.values() if buffer.role != "state" or buffer.name in written_back
         }
+        #: Whether eager regions hold copies, or callers results without a copy.
+        self.busy = False
         self.lent: dict[Block, LentMemory] = {}
         self._leases: dict[Block, Lease] = {}
         self._copies: dict[Block, Lease] = {}
@@ -125,17 +137,32 @@ class Memory:
 
     # -- what eager regions hold
 
-    def lend(self, block: Block, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor on a block, for an eager region to do with as it likes; ``tensor`` lies there."""
-        if not self._may_go(block) or tensor.numel() == 0:
-            return tensor.detach()
+    def lend(self, place: Lendable) -> torch.Tensor:
+        """A tensor on a block, for an eager region to do with as it likes."""
+        block = place.block
         lease = self._leases.get(block)
         if lease is None:
+            if not self._may_go(block) or place.tensor.numel() == 0:
+                return place.tensor.detach()
             own = self._trust[block.label] < TRUST or not movable()
             lease = self._leases[block] = Lease(block, own=own)
             if own:
                 self._copies[block] = lease
-        return lease.tensor(tensor)
+                self.busy = True
+        if place.lease is not lease:
+            if place.tensor.numel() == 0:
+                return place.tensor.detach()
+            place.lease, place.alias = lease, lease.like(place.tensor)
+        return place.alias.detach()
+
+    def is_intact(self, place: Lendable, given: torch.Tensor) -> bool:
+        """Whether a tensor that an eager region was given still has the shape and the memory that it had."""
+        tensor, lease = place.tensor, self._leases.get(place.block)
+        if given.shape != tensor.shape or given.stride() != tensor.stride() or given.dtype != tensor.dtype:
+            return False
+        if lease is None or place.lease is not lease:
+            return given.data_ptr() == tensor.data_ptr()
+        return lease.holds(given) and given.storage_offset() == place.alias.storage_offset()
 
     def settle(self, blocks: Iterable[Block], *, gone: bool, learn: bool = True) -> None:
         """A run has ended, or (``gone``) the memory of these blocks is about to be made anew.
@@ -144,6 +171,7 @@ class Memory:
         it cannot be.
         """
         stuck = [block.label for block in blocks if not self._settled(block, gone=gone, learn=learn)]
+        self.busy = bool(self._copies or self.lent)
         if stuck:
             names = " and ".join(f"'{name}'" for name in dict.fromkeys(stuck))
             message = f"an eager region kept the address of {names} (a numpy array over it), which it did not do before"
@@ -169,6 +197,7 @@ class Memory:
         lent = self.lent.get(block)
         if lent is None:
             lent = self.lent[block] = LentMemory(block)
+            self.busy = True
         return lent
 
     def end_loans(self, blocks: Iterable[Block]) -> None:
@@ -176,11 +205,13 @@ class Memory:
         for block in blocks:
             if self.lent[block].unwatched:
                 self.lent.pop(block).move_out()
+        self.busy = bool(self._copies or self.lent)
 
     def flush(self) -> None:
         """An eager region has run, and may have written into what it or another one holds."""
-        for lease in self._copies.values():
-            lease.flush()
+        if self._copies:
+            for lease in self._copies.values():
+                lease.flush()
 
     def pull(self, blocks: Iterable[Block]) -> None:
         """A graph has written into these blocks in place: whoever holds a tensor on them sees it."""
