@@ -129,9 +129,9 @@ class CapturedRegion:
             self.graph.update(position, binding.convert(params[binding.param]))
 
     def value(self, name: str) -> Any:
-        """One output, in its own structure, on the graph's memory."""
+        """One output, in its own structure, on the graph's memory; aliases, which a region may give another shape."""
         tree, positions = self.outputs[name]
-        return tree.rebuild([self.graph.outputs[position] for position in positions])
+        return tree.rebuild([self.graph.outputs[position].detach() for position in positions])
 
     def tensors(self, name: str) -> list[torch.Tensor]:
         """The tensors of one output, on the graph's memory."""
