@@ -63,7 +63,7 @@ def inspect(
 def _examined(
     path: Path | str, device: str | None, sources: dict[str, str]
 ) -> tuple[Spec | None, Plan | None, list[Diagnostic]]:
-    with _no_collections():
+    with no_collections():
         try:
             document, findings = documents.examine(path)
         except SpecError as error:
@@ -106,8 +106,8 @@ def _lowered(spec: Spec, found: list[Diagnostic]) -> tuple[Plan | None, list[Dia
 
 
 @contextmanager
-def _no_collections() -> Iterator[None]:
-    """Hold the garbage collector: a document is many small objects and no cycles, and each pass would walk them all."""
+def no_collections() -> Iterator[None]:
+    """Hold the garbage collector: documents and traces are many small objects that stay; each pass would walk them."""
     was_on = gc.isenabled()
     gc.disable()
     try:

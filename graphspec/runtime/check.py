@@ -8,11 +8,9 @@ axes its rows lie: what holds at both ends holds in between.
 
 from __future__ import annotations
 
-import gc
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,6 +21,7 @@ from graphspec.backends.updates import bind_updates, specialized
 from graphspec.compiler import compile_spec
 from graphspec.errors import Diagnostic, HazardError, ModelError
 from graphspec.finding import finding
+from graphspec.loading import no_collections
 from graphspec.plan import Bucket, Event, Variant
 from graphspec.report.check_values import CheckReport, TracedRegion, TracedValue
 from graphspec.runtime.devices import without_broken_torch_npu
@@ -54,7 +53,7 @@ def check_spec(spec: language.Spec, device: str | None = None, progress: Progres
     label = (device or spec.device).partition(":")[0]
     plan = compile_spec(spec)
     tensors, placement = FakeTensors(), Placement(active=label != "cpu")
-    with _no_collections(), without_broken_torch_npu(), warnings.catch_warnings():
+    with no_collections(), without_broken_torch_npu(), warnings.catch_warnings():
         # torch itself asks for it where a tensor is copied.
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         progress(f"build {spec.model.factory}")
@@ -288,15 +287,3 @@ def _each_once(found: list[Diagnostic]) -> list[Diagnostic]:
         said = re.sub(r"\d+", "#", each.message)  # the sizes of the bucket
         seen.setdefault((each.code, each.file, each.line, each.column, said), each)
     return sorted(seen.values(), key=lambda each: (each.file or "", each.line or 0, each.column or 0, each.code))
-
-
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Hold the garbage collector: a trace makes many small objects that live until its end."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
