@@ -17,12 +17,12 @@ import torch
 
 from graphspec import plan as plans
 from graphspec import spec as language
-from graphspec.backends.updates import bind_updates, specialized
+from graphspec.backends.updates import bind_updates
 from graphspec.compiler import compile_spec
 from graphspec.errors import Diagnostic, HazardError, ModelError
 from graphspec.finding import finding
 from graphspec.loading import no_collections
-from graphspec.plan import Bucket, Event, Variant
+from graphspec.plan import Bucket, Event
 from graphspec.report.check_values import CheckReport, TracedRegion, TracedValue
 from graphspec.runtime.devices import without_broken_torch_npu
 from graphspec.runtime.fake.build import build_fake
@@ -86,10 +86,7 @@ class _Checked:
         self._world = world
         self._label = label
         self._progress = progress
-        special = specialized(context.plan, context.backend.can_update)
-        params = context.default_params(context.plan.buckets[0], {})
-        variant = Variant(special=tuple((name, params[name]) for name in special))
-        self._rehearser = Rehearser(context, variant, world, EagerCopies(context.plan, {}))
+        self._rehearser = Rehearser(context, context.first_variant(), world, EagerCopies(context.plan, {}))
         self._symbols = ParamSymbols(context, self._rehearser)
         self._judged: Rehearsal | None = None
 

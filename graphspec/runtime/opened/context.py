@@ -11,7 +11,7 @@ import torch
 
 from graphspec import plan as plans
 from graphspec.backends.base import Backend, CapturedGraph
-from graphspec.backends.updates import Binding
+from graphspec.backends.updates import Binding, specialized
 from graphspec.plan import Bucket, Variant, concrete
 from graphspec.runtime.holdings.code_names import LoadedNames
 from graphspec.runtime.opened.regions import BoundRegion
@@ -78,6 +78,17 @@ class Context:
             shape = concrete(buffer.shape or (), {**self.plan.constants, **sizes})
             made[name] = sample(buffer, shape, generator, self.plan.folder)
         return made
+
+    @cached_property
+    def special(self) -> tuple[str, ...]:
+        """The params of any sequence that have a set of graphs for each value."""
+        used = {name for sequence in self.plan.sequences.values() for name in sequence.params}
+        return tuple(sorted(specialized(self.plan, self.backend.can_update) & used))
+
+    def first_variant(self) -> Variant:
+        """The variant of a run that gives every input and leaves every param at its default."""
+        params = self.default_params(self.plan.buckets[0], {})
+        return variant_of((), {name: params[name] for name in self.special})
 
     def default_params(self, bucket: Bucket, special: Mapping[str, Any]) -> dict[str, Any]:
         """Every param at its default, or at the value its graphs are specialized for."""

@@ -10,7 +10,6 @@ import torch
 
 from graphspec import plan as plans
 from graphspec import spec as language
-from graphspec.backends.updates import specialized
 from graphspec.errors import InputError
 from graphspec.plan import Bucket, Variant, choose
 from graphspec.runtime.opened.context import Context, variant_of
@@ -72,9 +71,7 @@ class Reader:
         inputs = [plan.buffers[name].declared for name in sequence.inputs]
         self._needed = tuple(each.name for each in inputs if not each.optional and not each.hold)
         self._holds = tuple(name for name in sequence.inputs if plan.buffers[name].declared.hold)
-        special = specialized(plan, context.backend.can_update)
-        used = {name for other in plan.sequences.values() for name in other.params}
-        self._special = tuple(name for name in plan.params if name in special & used)
+        self._special = context.special
         self._exact = plan.exact
         self._remembered = remembered
         self._buckets: dict[tuple[int, ...], Bucket | None] = {}

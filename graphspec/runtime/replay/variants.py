@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from graphspec.backends.updates import specialized
 from graphspec.errors import HazardError
 from graphspec.finding import placed
 from graphspec.plan import Variant
@@ -58,22 +57,14 @@ class Variants:
         return list(self._guards.values())
 
     def opened(self) -> list[Variant]:
-        """The variants that are captured before the first run, that of `first` first."""
-        first = self.first()
+        """The variants that are captured before the first run, that of every default and input first."""
+        first = self._context.first_variant()
         usual = dict(first.special)
         known = [
             variant_of(each.absent, {**usual, **{name: value for name, value in each.special if name in usual}})
             for each in self._context.plan.opened
         ]
         return list(dict.fromkeys([first, *known]))
-
-    def first(self) -> Variant:
-        """The variant of a run that gives every input and leaves every param at its default."""
-        context = self._context
-        params = context.default_params(context.plan.buckets[0], {})
-        used = {name for sequence in context.plan.sequences.values() for name in sequence.params}
-        special = specialized(context.plan, context.backend.can_update) & used
-        return variant_of((), {name: params[name] for name in context.plan.params if name in special})
 
     def recapture(self) -> None:
         """Capture every variant anew, over the tensors the model has now; states that it owns are found anew too."""
