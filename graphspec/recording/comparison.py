@@ -7,6 +7,7 @@ must be the same unless an update refreshes it, and everything read from outside
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -127,18 +128,40 @@ def _identity(outside: Outside, origins: Mapping[int, str]) -> object:
     return origins.get(key, key)
 
 
-def _other_operators(region: str, first: Recording, second: Recording) -> Diagnostic | None:
+@dataclass(frozen=True)
+class Parting:
+    """Where two runs begin to call other operators: the calls there, None where a run has none, and both in words."""
+
+    calls: tuple[Call | None, Call | None]
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """``aten::add.Tensor at model.py:7``, or ``nothing more``."""
+        one, other = (f"{call.name} at {call.site}" if call is not None else "nothing more" for call in self.calls)
+        return one, other
+
+
+def parting(first: Recording, second: Recording, *, shapes: bool) -> Parting | None:
+    """Where two runs part; with ``shapes`` also where an operator gives other shapes. None where they do not."""
     for before, after in zip_longest(first.calls, second.calls):
-        if before is not None and after is not None and before.op is after.op and _shapes(before) == _shapes(after):
-            continue
-        seen = [f"{call.name} at {call.site}" if call is not None else "nothing more" for call in (before, after)]
-        return _finding(
-            "GS721",
-            f"region '{region}' does not call the same operators on every run: first {seen[0]}, then {seen[1]}",
-            (after or before).site,
-            "a branch or a size depends on a value; use torch.where, a bucketed dim, or a param with specialize: true",
-        )
+        if before is None or after is None or before.op is not after.op:
+            return Parting((before, after))
+        if shapes and _shapes(before) != _shapes(after):
+            return Parting((before, after))
     return None
+
+
+def _other_operators(region: str, first: Recording, second: Recording) -> Diagnostic | None:
+    found = parting(first, second, shapes=True)
+    if found is None:
+        return None
+    before, after = found.words
+    return _finding(
+        "GS721",
+        f"region '{region}' does not call the same operators on every run: first {before}, then {after}",
+        next(call.site for call in reversed(found.calls) if call is not None),
+        "a branch or a size depends on a value; use torch.where, a bucketed dim, or a param with specialize: true",
+    )
 
 
 def _frozen(

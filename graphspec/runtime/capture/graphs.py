@@ -20,7 +20,7 @@ import torch
 
 from graphspec.backends.base import CaptureRequest, Slot
 from graphspec.backends.updates import Binding, bind_updates, refreshed
-from graphspec.errors import CaptureError, Diagnostic, HazardError, MismatchError, ModelError
+from graphspec.errors import CaptureError, Diagnostic, HazardError, MismatchError
 from graphspec.plan import Bucket, Event, Graph, Variant
 from graphspec.recording.calls import Recording
 from graphspec.runtime.capture.proof import Results, another_way, other_results, unexplained
@@ -258,11 +258,10 @@ class _Capture:
             self._rehearser.calls.rewind()
             values = self._rehearser.calls.start(bucket, number=1)
             for event in events:
+                self._rehearser.calls.give(event, values)
                 if event.graph is None:
-                    self._rehearser.calls.give(event, values)
                     self._rehearser.calls.call(event, values)
                     continue
-                self._rehearser.calls.give(event, values)
                 captured = self._set.regions[event.region, event.bucket]
                 captured.refresh(values.params)
                 self._session.expect_writes(captured.graph.recording.written_outside())
@@ -291,7 +290,7 @@ def _raise_ended(run: Rehearsal, found: Sequence[Diagnostic]) -> None:
     if error is None:
         return
     refused = [each for each in laws.refused(found) if each.code != "GS741"]
-    if not refused or (isinstance(error, ModelError) and error.__cause__ is not None and not refused):
+    if not refused:
         raise error
     kind = HazardError if any(each.code.startswith("GS70") for each in refused) else MismatchError
     raise kind(refused) from error

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from itertools import zip_longest
 
 import torch
 
 from graphspec.errors import Diagnostic
-from graphspec.recording.calls import Call, Recording
+from graphspec.recording.comparison import parting
 from graphspec.runtime.opened.context import CapturedRegion
 from graphspec.runtime.rehearsal.observation import Observation
 from graphspec.spec import CheckOptions
@@ -35,11 +34,11 @@ def another_way(
 
     ``results`` are those of both ways on the same inputs.
     """
-    place = _first_difference(captured.recording, eager.recording)
-    if place is None or not any(True for _ in _differing(*results, allowed)):
+    found = parting(captured.recording, eager.recording, shapes=False)
+    if found is None or not any(True for _ in _differing(*results, allowed)):
         return
-    here, there = (f"{call.name} at {call.site}" if call is not None else "nothing more" for call in place)
-    site = next(call.site for call in place if call is not None)
+    here, there = found.words
+    site = next(call.site for call in found.calls if call is not None)  # that of the capture
     yield Diagnostic(
         "GS730",
         f"region '{captured.region}' computes something else while it is captured: it calls {here}, where eager calls "
@@ -73,9 +72,3 @@ def _close(have: torch.Tensor, want: torch.Tensor, allowed: CheckOptions) -> boo
     if have.is_floating_point() and have.itemsize == 1:  # float8 has no kernels to compare
         have, want = have.float(), want.float()
     return torch.allclose(have, want, rtol=allowed.rtol, atol=allowed.atol, equal_nan=True)
-
-
-def _first_difference(one: Recording, other: Recording) -> tuple[Call | None, Call | None] | None:
-    """The first calls of two runs that are not of the same operator; None where all are."""
-    pairs = zip_longest(one.calls, other.calls)
-    return next((pair for pair in pairs if pair[0] is None or pair[1] is None or pair[0].op is not pair[1].op), None)

@@ -33,7 +33,7 @@ class Subject:
 
     def tolerance(self, case: Case) -> Tolerance:
         """What the spec allows between a replay and eager, which runs at the real sizes."""
-        return Tolerance(self.runner.plan.check.rtol, self.runner.plan.check.atol, resized=case.padded)
+        return Tolerance.of(self.runner.plan.check, resized=case.padded)
 
     def cases(self, sequence: BoundSequence) -> tuple[Case, ...]:
         """The runs of a sequence that are worth checking; see `cases.cases`."""

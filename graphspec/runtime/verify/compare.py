@@ -15,6 +15,7 @@ import torch
 from torch.utils import _pytree
 
 from graphspec.report.run_values import Mismatch
+from graphspec.spec import CheckOptions
 
 _COARSE = {torch.float16: 1e-3, torch.bfloat16: 1.6e-2}
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -32,6 +33,11 @@ class Tolerance:
     rtol: float
     atol: float
     resized: bool = False
+
+    @classmethod
+    def of(cls, options: CheckOptions, *, resized: bool) -> Tolerance:
+        """What the spec allows."""
+        return cls(options.rtol, options.atol, resized)
 
     def allowed(self, expected: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
         """The largest accepted difference of each element; ``size`` is |expected| in float64."""

@@ -58,7 +58,7 @@ class Net:
         spent = time.perf_counter() - replayed
         padded = _padded(plan, request)
         if not (random and padded):
-            tolerance = Tolerance(plan.check.rtol, plan.check.atol, resized=padded)
+            tolerance = Tolerance.of(plan.check, resized=padded)
             found = compare(expected, {**owned(came), **carried.contents(request.sizes)}, tolerance)
             self._stats.verified += 1
             if found.first is not None:
