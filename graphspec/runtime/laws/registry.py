@@ -19,16 +19,22 @@ from graphspec.runtime.laws.evidence import Facts, Pair
 from graphspec.runtime.opened.regions import UnboundError
 from graphspec.runtime.rehearsal.observation import Observation, Rehearsal
 
-Evidence = Literal["call", "pass", "pair", "next run", "first call", "sizes"]
+#: ``captured ...``: of a capture whose calls were rehearsed and judged before. ``runs``: a pair on the same inputs and
+#: params, with no rewind between, so that whatever differs was left by the first.
+Evidence = Literal["call", "captured call", "pass", "captured pass", "pair", "runs", "next run", "first call", "sizes"]
 
 
 @dataclass(frozen=True)
 class Law:
-    """One law and the codes of its findings. ``last``: it is asked only where no law before it found anything."""
+    """One law and the codes of its findings. ``also``: other evidence of the same form that it is asked of.
+
+    ``last``: it is asked only where no law before it found anything.
+    """
 
     asks: Evidence
     judge: Callable[..., Iterable[Diagnostic]]
     codes: tuple[str, ...]
+    also: Evidence | None = None
     last: bool = False
 
 
@@ -44,18 +50,18 @@ LAWS: tuple[Law, ...] = (
     Law("call", memory.overtaken_outputs, ("GS729",)),
     Law("call", memory.written_results, ("GS729",)),
     Law("call", memory.stale_views, ("GS729",)),
-    Law("call", kept.kept_inputs, ("GS720",)),
+    Law("call", kept.kept_inputs, ("GS720",), also="captured call"),
     Law("call", host_tensors.host_tensors, ("GS746",)),
     Law("call", host_tensors.off_the_device, ("GS746",)),
     Law("call", results.misfits, ("GS742",)),
     Law("pass", results.ended_calls, ("GS740", "GS741", "GS742", "GS743", "GS744", "GS748", "GS749")),
     Law("pass", memory.reshaped_by_eager, ("GS751",)),
-    Law("pass", host_state.changed_host_values, ("GS725",)),
-    Law("pass", host_state.replaced_tensors, ("GS726",)),
-    Law("pass", host_state.put_for_others, ("GS726", "GS745")),
-    Law("pass", host_state.drawn_on_the_host, ("GS727",)),
-    Law("pair", comparisons.other_calls, ("GS511", "GS721", "GS722")),
-    Law("pair", comparisons.other_constants, ("GS722",)),
+    Law("pass", host_state.changed_host_values, ("GS725",), also="captured pass"),
+    Law("pass", host_state.replaced_tensors, ("GS726",), also="captured pass"),
+    Law("pass", host_state.put_for_others, ("GS726", "GS745"), also="captured pass"),
+    Law("pass", host_state.drawn_on_the_host, ("GS727",), also="captured pass"),
+    Law("pair", comparisons.other_calls, ("GS511", "GS721", "GS722"), also="runs"),
+    Law("pair", comparisons.other_constants, ("GS722",), also="runs"),
     Law("pair", comparisons.params_passed_on, ("GS510", "GS722")),
     Law("pair", comparisons.fresh_memory, ("GS720",), last=True),
     Law("next run", host_state.kept_for_the_next_run, ("GS726",)),
@@ -84,14 +90,9 @@ def judge_next_run(opened: Facts, first: Rehearsal, following: Rehearsal) -> lis
     for seen in following.observations():
         before = first.of(seen.region)
         if before is not None and seen.ended is None:
-            found += judge_pair_of_runs(opened, Pair(before, seen, (first.params, following.params)))
+            pair = Pair(before, seen, (first.params, following.params))
+            found += _asked(opened.plan, seen.region, "runs", opened, pair)
     return [*found, *_asked(opened.plan, "", "next run", opened, first, following)]
-
-
-def judge_pair_of_runs(opened: Facts, pair: Pair) -> list[Diagnostic]:
-    """The same inputs and params twice: whatever differs was left by the first run."""
-    laws = (comparisons.other_calls, comparisons.other_constants)
-    return [_at_its_place(opened.plan, pair.region, each) for law in laws for each in law(opened, pair)]
 
 
 def judge_first_call(opened: Facts, first: Observation, later: Observation) -> list[Diagnostic]:
@@ -106,13 +107,12 @@ def judge_sizes(opened: Facts, region: str, *evidence: Any) -> list[Diagnostic]:
 
 def judge_kept(opened: Facts, seen: Observation) -> list[Diagnostic]:
     """What a captured call reads of what earlier calls kept."""
-    return [_at_its_place(opened.plan, seen.region, each) for each in kept.kept_inputs(opened, seen)]
+    return _asked(opened.plan, seen.region, "captured call", opened, seen)
 
 
 def judge_host_state(opened: Facts, run: Rehearsal) -> list[Diagnostic]:
     """What the laws of the host's state find in a pass whose calls were judged before."""
-    asked = (law for law in LAWS if law.asks == "pass" and law.judge.__module__ == host_state.__name__)
-    return [_at_its_place(opened.plan, "", each) for law in asked for each in law.judge(opened, run)]
+    return _asked(opened.plan, "", "captured pass", opened, run)
 
 
 def unbound(plan: Plan, errors: Iterable[UnboundError]) -> list[Diagnostic]:
@@ -128,7 +128,7 @@ def refused(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
 def _asked(plan: Plan, region: str, asks: Evidence, *evidence: Any) -> list[Diagnostic]:
     found: list[Diagnostic] = []
     for law in LAWS:
-        if law.asks == asks and not (law.last and found):
+        if asks in (law.asks, law.also) and not (law.last and found):
             found += (_at_its_place(plan, region, each) for each in law.judge(*evidence))
     return found
 
