@@ -353,8 +353,9 @@ UNSAFE = Hazard("GS714", "calls an operator that torch marks as unsafe in a grap
 
 PYTHON_KERNEL = Hazard(
     "GS715",
-    "calls an operator whose kernel is Python code: a device runs it at the capture only, the CPU at every replay",
-    "pass everything that it reads as an argument, and read no value on the host in it",
+    "calls an operator whose kernel is Python code, which fake tensors do not look into",
+    "`graphspec run` records what that code calls; until then, pass everything that it reads as an argument, and read "
+    "no value on the host in it",
     warns=True,
 )
 

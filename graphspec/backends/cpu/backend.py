@@ -125,7 +125,7 @@ class CpuBackend:
 
     def capture(self, request: CaptureRequest) -> CpuGraph:
         """Run the region once and record it. Its memory is laid out when the round is sealed."""
-        recorder = TryingRecorder(request.graph.region, request.names, self._kernels)
+        recorder = TryingRecorder(request.graph.region, request.names, self._kernels, whole=request.updated)
         with warnings.catch_warnings(), recorder:
             # What tries a kernel that resizes is told apart by it; the line it would name is the model's.
             warnings.filterwarnings("ignore", message="An output with one or more elements was resized")

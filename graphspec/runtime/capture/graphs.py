@@ -194,9 +194,9 @@ class _Capture:
             return [binding.slot for binding in bindings]
 
         held = _held(trees, context.plan.last_captures(graph), graph)
-        updates = bool(refreshed(region, context.backend.can_update))
+        updated = region.updated_operators if refreshed(region, context.backend.can_update) else ()
         with inside_capture(region.name):
-            request = CaptureRequest(graph, call, held, slots, rehearser.names, updates=updates)
+            request = CaptureRequest(graph, call, held, slots, rehearser.names, updated)
             captured = context.backend.capture(request)
         outputs: dict[str, tuple[Tree, tuple[int, ...]]] = {}
         for name, tree in trees.items():

@@ -29,7 +29,9 @@ from graphspec.hazards import (
     UNSAFE,
     Hazard,
 )
+from graphspec.recording.python_kernels import has_python_kernel
 from graphspec.recording.source import NOWHERE, ModuleNames, Site, module_stack, part_of_torch, site
+from graphspec.recording.unsafe import is_unsafe
 from graphspec.runtime.hazards.capturing import inside_capture
 from graphspec.runtime.hazards.conditions import (
     CONDITIONS,
@@ -44,7 +46,6 @@ from graphspec.runtime.hazards.generators import attribute_of, default_generator
 from graphspec.runtime.hazards.modes import DispatchWatch, FunctionWatch
 from graphspec.runtime.hazards.patches import default_seeds, patched
 from graphspec.runtime.hazards.streams import Streams
-from graphspec.runtime.hazards.unsafe import has_python_kernel, is_unsafe
 from graphspec.runtime.hazards.wording import advised, label, shown
 
 if TYPE_CHECKING:
@@ -157,6 +158,10 @@ class Watch:
             raise TraceEnded from error
         self._follow_hosts(args, result)
         return result
+
+    def inside(self) -> FunctionWatch:
+        """To be entered around code of the user's that an operator calls: torch has left every mode by then."""
+        return FunctionWatch(self)
 
     @contextmanager
     def python_call(self, hazard: Hazard, name: str) -> Iterator[None]:
