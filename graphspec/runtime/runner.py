@@ -23,6 +23,7 @@ from graphspec.runtime.building.weights import load_weights, read_weights
 from graphspec.runtime.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.hazards import capturing
 from graphspec.runtime.holdings.storages import outside_inference
+from graphspec.runtime.inline.applied import Applied
 from graphspec.runtime.laws.registry import unbound
 from graphspec.runtime.opened.context import CapturedRegion, Context, Progress
 from graphspec.runtime.opened.regions import UnboundError, bind_regions
@@ -119,7 +120,11 @@ class Runner:
         self._variants = Variants(context, self._memory, self.stats, progress)
         self.state = States(context.plan, context.buffers, self._memory, context.shared)
         net = Net(context, self.state, self._gate, self.stats)
-        opened = Opened(context, self._memory, self._gate, self._variants, Remembered(), self.stats, net)
+        inline = any(region.declared.inline for region in context.plan.regions.values())
+        #: The inline regions of the spec, at work on the model until the runner is closed; None where it has none.
+        self.inline = Applied(context.plan, context.model, context.backend, own=False) if inline else None
+        plainly = contextlib.nullcontext if self.inline is None else self.inline.paused
+        opened = Opened(context, self._memory, self._gate, self._variants, Remembered(), self.stats, net, plainly)
         self.sequences: Mapping[str, BoundSequence] = {
             name: BoundSequence(opened, sequence) for name, sequence in context.plan.sequences.items()
         }
@@ -185,6 +190,8 @@ class Runner:
         """Capture everything anew, over the tensors the model has now. States keep their content."""
         with self.entered():
             self._variants.recapture()
+            if self.inline is not None:
+                self.inline.recapture()
 
     def load_weights(self, weights: str | Path | Mapping[str, torch.Tensor]) -> None:
         """Copy new weights into the model, in place, all or nothing; the captured graphs use them.
@@ -219,11 +226,17 @@ class Runner:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What was noticed at capture and is no error."""
-        return (*self._context.warnings, *self._context.backend.notes)
+        inline = () if self.inline is None else self.inline.warnings
+        return tuple(dict.fromkeys((*self._context.warnings, *self._context.backend.notes, *inline)))
 
     @property
     def graphs(self) -> tuple[GraphInfo, ...]:
-        """Every captured graph, in capture order."""
+        """Every captured graph, in capture order; those of inline regions last."""
+        regions = [*self._variants.all_regions()]
+        if self.inline is not None:
+            regions += [
+                (each.graphs.variant, it) for each in self.inline.captured for it in each.graphs.regions.values()
+            ]
         return tuple(
             GraphInfo(
                 captured.plan.region,
@@ -234,7 +247,7 @@ class Runner:
                 captured.capture_s,
                 variant,
             )
-            for variant, captured in self._variants.all_regions()
+            for variant, captured in regions
         )
 
     def graph(self, region: str, sizes: Mapping[str, int] | None = None) -> CapturedRegion:
@@ -265,7 +278,9 @@ class Runner:
         self._gate.closed = True
         with device_failures(self._context.backend), contextlib.ExitStack() as stack:
             stack.callback(self._context.backend.close)
-            self._variants.clear()
+            stack.callback(self._variants.clear)
+            if self.inline is not None:
+                self.inline.undo()
 
     def __enter__(self) -> Runner:  # noqa: PYI034 - typing.Self came with Python 3.11
         return self

@@ -124,9 +124,12 @@ def _skipped(runner: Runner) -> Check:
 
 
 def _graphs(runner: Runner) -> tuple[ReportedGraph, ...]:
-    """In the order of the plan; graphs of further variants (optional inputs, specialized params) after their first."""
+    """In the order of the plan; graphs of further variants (optional inputs, specialized params) after their first.
+
+    Graphs of inline regions, which no plan knows before the model is called, come last.
+    """
     order = {(graph.region, graph.bucket): place for place, graph in enumerate(runner.plan.graphs)}
-    found = sorted(runner.graphs, key=lambda graph: order[graph.region, graph.bucket])
+    found = sorted(runner.graphs, key=lambda graph: order.get((graph.region, graph.bucket), len(order)))
     several = len({graph.variant for graph in found}) > 1
     return tuple(
         ReportedGraph(
