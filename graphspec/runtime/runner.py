@@ -6,7 +6,6 @@ import contextlib
 import difflib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -17,7 +16,7 @@ from graphspec import plan as plans
 from graphspec.compiler import compile_spec
 from graphspec.errors import DeviceError, InputError, MismatchError, ReplayError, WeightsError
 from graphspec.loading import load_plan
-from graphspec.plan import Bucket, Variant
+from graphspec.plan import Bucket
 from graphspec.runtime.building.build import build_model, refuse_other_devices, refuse_other_modes
 from graphspec.runtime.building.weights import load_weights, read_weights
 from graphspec.runtime.devices import open_backend, without_broken_torch_npu
@@ -25,7 +24,7 @@ from graphspec.runtime.hazards import capturing
 from graphspec.runtime.holdings.storages import outside_inference
 from graphspec.runtime.inline.applied import Applied
 from graphspec.runtime.laws.registry import unbound
-from graphspec.runtime.opened.context import CapturedRegion, Context, Progress
+from graphspec.runtime.opened.context import CapturedRegion, Context, GraphInfo, Progress
 from graphspec.runtime.opened.regions import UnboundError, bind_regions
 from graphspec.runtime.opened.states import States
 from graphspec.runtime.ranks import agree
@@ -39,22 +38,6 @@ from graphspec.runtime.values.buffers import Buffers
 from graphspec.runtime.values.memory import Memory
 from graphspec.runtime.verify.net import Net
 from graphspec.spec import Spec
-
-
-@dataclass(frozen=True)
-class GraphInfo:
-    """One captured graph. ``bytes`` is what its values need in its pool, ``capture_s`` the seconds its capture took.
-
-    ``variant`` is what it was captured for; see `graphspec.plan.Variant`.
-    """
-
-    region: str
-    bucket: Bucket
-    pool: str
-    operators: int
-    bytes: int
-    capture_s: float
-    variant: Variant
 
 
 def open_spec(
@@ -231,24 +214,8 @@ class Runner:
 
     @property
     def graphs(self) -> tuple[GraphInfo, ...]:
-        """Every captured graph, in capture order; those of inline regions last."""
-        regions = [*self._variants.all_regions()]
-        if self.inline is not None:
-            regions += [
-                (each.graphs.variant, it) for each in self.inline.captured for it in each.graphs.regions.values()
-            ]
-        return tuple(
-            GraphInfo(
-                captured.plan.region,
-                captured.plan.bucket,
-                captured.plan.pool,
-                captured.graph.operators,
-                captured.graph.bytes,
-                captured.capture_s,
-                variant,
-            )
-            for variant, captured in regions
-        )
+        """Every captured graph of a sequence, in capture order."""
+        return tuple(captured.info(variant) for variant, captured in self._variants.all_regions())
 
     def graph(self, region: str, sizes: Mapping[str, int] | None = None) -> CapturedRegion:
         """One captured graph, for measuring a bare replay: ``runner.graph("decode", {"batch": 1}).replay()``."""

@@ -7,7 +7,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 class Trainer:
     """A language model, its optimizer, and one step of its training."""
 
-    def __init__(self, layers, width):
+    def __init__(self, layers: int, width: int) -> None:
         config = GPT2Config(
             vocab_size=96, n_positions=32, n_embd=width, n_layer=layers, n_head=4, use_cache=False,
             attn_implementation="eager",
@@ -16,7 +16,8 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
 
     @torch.enable_grad()
-    def step(self, tokens):
+    def step(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The loss, after one update of the weights."""
         self.optimizer.zero_grad()
         loss = self.model(input_ids=tokens, labels=tokens).loss
         loss.backward()
@@ -25,5 +26,6 @@ class Trainer:
         return loss.detach()
 
 
-def build(layers, width):
+def build(layers: int, width: int) -> Trainer:
+    """A trainer with fresh weights."""
     return Trainer(layers, width)

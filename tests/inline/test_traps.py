@@ -81,7 +81,7 @@ def applied(tmp_path):
         each.undo()
 
 
-def pair(model, seed=0):
+def pair(model):
     """A model, and an eager copy of it."""
     return model, copy.deepcopy(model)
 
@@ -260,7 +260,7 @@ def test_a_weight_written_before_the_backward_is_refused_as_in_eager(applied):
         loss = each(torch.ones(3, 4)).sum()
         with torch.no_grad():
             each.layers[1].down.weight.mul_(2)
-        with pytest.raises((OrderError, RuntimeError), match="in ?place"):
+        with pytest.raises((OrderError, RuntimeError), match=r"in ?place"):
             loss.backward()
 
 
@@ -405,9 +405,9 @@ def test_a_generator_of_its_own_is_refused_by_name(applied):
 
     model = Holder(Noisy())
     applied(model, "model.part")
+    model(torch.randn(3, 4)).sum().backward()
     with pytest.raises(HazardError, match="noise"):
-        for _ in range(2):
-            model(torch.randn(3, 4)).sum().backward()
+        model(torch.randn(3, 4))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -624,10 +624,11 @@ def test_a_tensor_with_a_history_from_outside_is_refused(applied):
     model = Holder(Uses())
     base = torch.ones(4, requires_grad=True)
     applied(model, "model.part")
+    model.part.scale = base * 2
+    model(torch.randn(3, 4)).sum().backward()
+    model.part.scale = base * 2
     with pytest.raises(HazardError, match="history"):
-        for _ in range(2):
-            model.part.scale = base * 2
-            model(torch.randn(3, 4)).sum().backward()
+        model(torch.randn(3, 4))
 
 
 def test_a_parameter_that_is_no_part_of_the_module_gets_its_gradient(applied):

@@ -32,6 +32,7 @@ from graphspec.runtime.inline.lessons import Call, Pass, School
 from graphspec.runtime.inline.signature import Outline, Signature
 from graphspec.runtime.inline.units import Claims, Filling, Unit
 from graphspec.runtime.laws.registry import unbound
+from graphspec.runtime.opened.context import GraphInfo
 from graphspec.runtime.opened.process import Forks
 from graphspec.runtime.opened.regions import UnboundError
 from graphspec.runtime.opened.sharing import SharedModel
@@ -127,9 +128,10 @@ class Applied:
         return tuple(dict.fromkeys((*found, *self._backend.notes)))
 
     @property
-    def captured(self) -> Sequence[Captured]:
-        """The graphs, by pass."""
-        return tuple(self._captured)
+    def graphs(self) -> tuple[GraphInfo, ...]:
+        """Every captured graph, in capture order: the forwards of a pass, then the backwards."""
+        sets = [each.graphs for each in self._captured]
+        return tuple(captured.info(graphs.variant) for graphs in sets for captured in graphs.regions.values())
 
     def recapture(self) -> None:
         """Forget all graphs: the next calls teach anew, and are captured over the tensors the model has then."""

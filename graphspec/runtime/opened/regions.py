@@ -129,7 +129,7 @@ class UnboundError(ModelError):
 
 
 def bind_regions(plan: Plan, model: Any) -> tuple[dict[str, BoundRegion], list[UnboundError]]:
-    """Every region of a sequence with its callable, and what is wrong with those whose paths the model does not have."""
+    """Regions that are not inline with their callables, and what is wrong with paths that the model does not have."""
     bound, wrong = {}, []
     for name, region in plan.regions.items():
         if region.declared.inline:
