@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,18 +15,17 @@ from torch import nn
 
 from graphspec.backends.base import Backend
 from graphspec.compiler import compile_spec
-from graphspec.errors import DeviceError, Diagnostic, HazardError, InputError, MismatchError, ModelError, ReplayError
+from graphspec.errors import DeviceError, HazardError, InputError, MismatchError, ReplayError
 from graphspec.finding import placed
-from graphspec.hazards import HOOKED
 from graphspec.loading import load_plan
 from graphspec.plan import Bucket, Plan
 from graphspec.runtime.building.build import refuse_other_devices
 from graphspec.runtime.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.hazards import capturing
-from graphspec.runtime.hazards.hooks import hooked_modules
 from graphspec.runtime.hazards.surroundings import transform
 from graphspec.runtime.inline.arguments import Arguments
 from graphspec.runtime.inline.capturing import Captured, capture_pass
+from graphspec.runtime.inline.found import find_modules, inner_hooks
 from graphspec.runtime.inline.installed import Installed
 from graphspec.runtime.inline.lessons import Call, Pass, School
 from graphspec.runtime.inline.signature import Outline, Signature
@@ -34,11 +33,9 @@ from graphspec.runtime.inline.units import Claims, Filling, Unit
 from graphspec.runtime.laws.registry import unbound
 from graphspec.runtime.opened.context import GraphInfo
 from graphspec.runtime.opened.process import Forks
-from graphspec.runtime.opened.regions import UnboundError
 from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.replay.failures import device_failures
-from graphspec.runtime.values.paths import matching
-from graphspec.spec import Region, Spec
+from graphspec.spec import Spec
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -101,7 +98,9 @@ class Applied:
         self._units: dict[Call, list[Unit]] = {}
         self._captured: list[Captured] = []
         self._further: dict[Call, int] = {}
-        found = _modules(plan, model)
+        found, wrong = find_modules(plan, model)
+        if wrong:
+            raise MismatchError(unbound(plan, wrong))
         self._regions = [region for region, _, _ in found]
         self._installed = [
             Installed(module, name, partial(self._called, number)) for number, (_, name, module) in enumerate(found)
@@ -263,14 +262,12 @@ class Applied:
 
     def _refuse_hooks(self) -> None:
         """Raise HazardError for hooks inside of the modules. Their own are run by their callers, around a replay."""
-        found: list[Diagnostic] = []
-        for region, installed in zip(self._regions, self._installed, strict=True):
-            if self.plan.regions[region].declared.hooks == "allow":
-                continue
-            for name, kind in hooked_modules(installed.module, installed.name):
-                if name != installed.name and "gradient hook" not in kind:
-                    message = f"{name} {HOOKED.does}: a {kind}"
-                    found.append(Diagnostic(HOOKED.code, message, hint=HOOKED.hint))
+        found = [
+            finding
+            for region, installed in zip(self._regions, self._installed, strict=True)
+            if self.plan.regions[region].declared.hooks != "allow"
+            for finding in inner_hooks(installed.name, installed.module)
+        ]
         if found:
             raise HazardError(dict.fromkeys(found))
 
@@ -301,50 +298,6 @@ def _units(captured: Captured, claims: Claims) -> Iterator[tuple[Call, Unit]]:
         backward = captured.graphs.regions.get((part.backward, bucket))
         unit = Unit(part, forward, backward, captured.joints[part.name], (inputs, gradients), captured.guard, claims)
         yield part.lesson.call, unit
-
-
-def _modules(plan: Plan, model: Any) -> list[tuple[str, str, nn.Module]]:
-    """Region, path and module of everything that is replaced. Raises MismatchError, ModelError."""
-    wrong: list[UnboundError] = []
-    found: list[tuple[str, str, nn.Module]] = []
-    for region in (each.declared for each in plan.regions.values() if each.declared.inline):
-        try:
-            found += [(region.name, path, module) for path, module in _matched(region, model)]
-        except ModelError as error:  # noqa: PERF203 - every region has its say
-            if error.__cause__ is not None:
-                raise
-            wrong.append(UnboundError(error, ("regions", region.name, "call")))
-    if wrong:
-        raise MismatchError(unbound(plan, wrong))
-    _refuse_nested(found)
-    return found
-
-
-def _matched(region: Region, model: Any) -> list[tuple[str, nn.Module]]:
-    what = f"region '{region.name}'"
-    matched = matching(model, region.call, what)
-    modules = [(path, value) for path, value in matched.items() if isinstance(value, nn.Module)]
-    if not modules:
-        path, value = next(iter(matched.items()))
-        message = f"{what}: {path} is a {type(value).__name__}, and an inline region replaces a module"
-        raise ModelError(message, hint="name a torch.nn.Module, or a glob over some: model.layers.*")
-    return modules
-
-
-def _refuse_nested(found: Sequence[tuple[str, str, nn.Module]]) -> None:
-    owners: dict[int, tuple[str, str]] = {}
-    for region, path, module in found:
-        if id(module) in owners:
-            other, its = owners[id(module)]
-            message = f"region '{region}' ({path}) and region '{other}' ({its}) are one module"
-            raise ModelError(message, hint="a module has one graph: name it once")
-        owners[id(module)] = region, path
-    for region, path, module in found:
-        for inner in module.modules():
-            if inner is not module and id(inner) in owners:
-                other, its = owners[id(inner)]
-                message = f"region '{other}' ({its}) lies inside of region '{region}' ({path})"
-                raise ModelError(message, hint="capture either the outer module or those inside of it")
 
 
 def _device_of(model: Any, plan: Plan) -> str:
