@@ -115,6 +115,22 @@ class Context:
         return next((full for full in self.plan.buckets if full.project(dims) == bucket), bucket)
 
 
+@dataclass(frozen=True)
+class GraphInfo:
+    """One captured graph. ``bytes`` is what its values need in its pool, ``capture_s`` the seconds its capture took.
+
+    ``variant`` is what it was captured for; see `graphspec.plan.Variant`.
+    """
+
+    region: str
+    bucket: Bucket
+    pool: str
+    operators: int
+    bytes: int
+    capture_s: float
+    variant: Variant
+
+
 @dataclass
 class CapturedRegion:
     """A captured graph and where its named outputs are.
@@ -133,6 +149,11 @@ class CapturedRegion:
     def replay(self) -> None:
         """The bare replay of this graph, with nothing checked and nothing copied."""
         self.graph.replay()
+
+    def info(self, variant: Variant) -> GraphInfo:
+        """What is told of this graph."""
+        plan, graph = self.plan, self.graph
+        return GraphInfo(plan.region, plan.bucket, plan.pool, graph.operators, graph.bytes, self.capture_s, variant)
 
     def refresh(self, params: Mapping[str, Any]) -> None:
         """Write every update slot from the present params."""
