@@ -158,6 +158,10 @@ class Buffers:
         """The view of one static buffer at a bucket."""
         return self.static[name].view(bucket, self.constants)
 
+    def one(self, name: str) -> torch.Tensor:
+        """The tensor that a loop goes by, where it lies in a static buffer or is the model's own."""
+        return next(iter(self.owned[name].values())) if name in self.owned else self.static[name].largest
+
     def refresh(self, real: Mapping[str, int], bucket: Bucket, params: Mapping[str, Any]) -> None:
         """Write the buffers that are copies of params or sizes. ``real`` has the sizes of the run, unpadded.
 
@@ -223,6 +227,9 @@ class Buffers:
             declared = ", ".join(map(str, buffer.shape))
             message = f"state '{buffer.name}' is declared [{declared}], and {path} has the shape {list(tensor.shape)}"
             raise ModelError(message, hint=f"at the largest buckets it must be {list(largest or ())}")
+        if buffer.name in self._plan.conditions and (tensor.dtype != torch.bool or tensor.numel() != 1):
+            message = f"a loop goes by '{buffer.name}', and {path} is {list(tensor.shape)} of {tensor.dtype}"
+            raise ModelError(message, hint="name a tensor of one bool")
 
     def _remember(self, name: str, state: torch.Tensor) -> None:
         self._initial[name] = (state, state.detach().clone())
