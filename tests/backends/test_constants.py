@@ -132,21 +132,19 @@ def test_put_back_nothing_is_constant() -> None:
 
 
 def test_what_is_no_kernel_of_torch_s_own_is_issued_from_above_autograd() -> None:
-    """Such as an operator whose kernel runs autograd within."""
+    """An operator may have a kernel for autograd alone."""
     library = torch.library.Library("graphspec_below", "DEF")
-    library.define("slope(Tensor x) -> Tensor")
-
-    def slope(x: torch.Tensor) -> torch.Tensor:
-        with torch.enable_grad():
-            leaf = x.detach().requires_grad_()
-            return torch.autograd.grad((leaf**3).sum(), leaf)[0]
-
-    library.impl("slope", slope, "CPU")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CPU")
+    library.define("alone(Tensor x) -> Tensor")
+    library.impl("alone", lambda x: x * 2, "AutogradCPU")
     x = torch.tensor([1.0, 2.0])
-    (graph,) = captured(lambda _: [torch.ops.graphspec_below.slope(x)])
+    (graph,) = captured(lambda _: [torch.ops.graphspec_below.alone(torch.ops.graphspec_below.twice(x))])
+    assert not all_below_autograd([torch.ops.graphspec_below.twice.default])
+    assert not all_below_autograd([torch.ops.graphspec_below.alone.default])
     x.fill_(3)
     graph.replay()
-    assert graph.outputs[0].tolist() == [27.0, 27.0]
+    assert graph.outputs[0].tolist() == [12.0, 12.0]
 
 
 def test_an_operator_of_torch_with_a_kernel_from_python_is_issued_from_above_autograd() -> None:
