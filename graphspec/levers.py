@@ -14,6 +14,7 @@ from contextlib import contextmanager
 LEVERS = {
     "below_autograd": "every replayed call passes autograd's kernels, as it would in eager",
     "constants": "calls that make the same in every replay are issued in every replay",
+    "words": "what was touched is asked of torch's guard tree, which goes from object to object",
 }
 
 _pulled = dict.fromkeys(LEVERS, True)
