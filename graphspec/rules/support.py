@@ -22,9 +22,6 @@ NOT_YET: Final[tuple[tuple[str, object, str], ...]] = (
     ("backward", True, f"remove it: {_TRAINING}"),
     ("compile", None, "remove it: graphspec captures the callable as it is"),
     ("engine", "compiled", "remove it: graphspec captures by itself"),
-    ("optimizer", None, f"remove it: {_TRAINING}"),
-    ("grads", None, f"remove it: {_TRAINING}"),
-    ("bind", None, "remove it, and fill the tensor in place before the run: a graph reads it where it is"),
     ("allow_unused", True, f"remove it: {_TRAINING}"),
 )
 _EACH = "declare a region for each module, list them in `replay`, and call the runner from your loop"

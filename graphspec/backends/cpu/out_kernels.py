@@ -59,7 +59,10 @@ class TryingRecorder(Recorder):
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        before = len(self.recording.calls)
         result = super().__torch_dispatch__(func, types, args, kwargs)
+        if len(self.recording.calls) == before:  # nothing that a replay would make
+            return result
         self._kernels.attempt(self.recording, args, kwargs or {}, result if isinstance(result, tuple) else (result,))
         return result
 

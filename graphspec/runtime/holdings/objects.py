@@ -120,6 +120,13 @@ class PythonState:
             kept.content = outcome.target
         return _report(outcomes)
 
+    def adopt(self, owner: object, key: Any, value: Any) -> None:
+        """An attribute of an object holds this value, and is put back to it from now on."""
+        for kept in self._kept.values():
+            if kept.part.owner is owner and kept.part.kind == "attributes" and key in kept.content:
+                kept.content = {**kept.content, key: value}
+                _write(kept.part, kept.part.read(), {**kept.part.read(), key: value})
+
     def forget(self, names: Collection[str]) -> None:
         """Take back what was created under these names: new keys go, lazy ones hold again what they held at first."""
         for kept in self._kept.values():
@@ -127,8 +134,9 @@ class PythonState:
             gone = [key for key in now if key in kept.content and _slot_name(kept, key) in names]
             if not gone:
                 continue
-            target = {key: value for key, value in now.items() if key not in gone or key not in kept.added}
-            target.update((key, kept.lazy[key]) for key in gone if key in target and key in kept.lazy)
+            leave = {id(key) for key in gone if key in kept.added}  # by identity: tensors may be keys
+            target = {key: value for key, value in now.items() if id(key) not in leave}
+            target.update((key, kept.lazy[key]) for key in gone if id(key) not in leave and key in kept.lazy)
             _write(kept.part, now, target)
             kept.content = target
 

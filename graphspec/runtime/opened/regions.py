@@ -69,7 +69,7 @@ class BoundRegion:
     @contextlib.contextmanager
     def _surroundings(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
+            stack.enter_context(torch.set_grad_enabled(self.declared.trains))
             if self.declared.mode is not None:
                 stack.enter_context(training_mode(self.model, training=self.declared.mode == "train"))
             if self.declared.autocast is not None:

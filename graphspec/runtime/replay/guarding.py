@@ -26,6 +26,8 @@ def guard_for(context: Context, graphs: GraphSet) -> Guard:
     tensors = list(read_tensors(_places(context, graphs, found), touched))
     covered = [place for expectation in tensors for place in expectation.places]
     moving = graphs.moving | graphs.rebound | set(_versions(graphs, found))
+    if context.plan.trains:
+        moving |= {f"{place.name}.grad" for place, _ in found.tensors}
     values = HostValues(found, touched, code, moving, covered)
     guard = Guard((*tensors, *values.expected()))
     context.warn(*(f"{name} is too large to be compared on every run: do not change it" for name in values.unwatched))
@@ -66,4 +68,5 @@ def _own_storages(context: Context, graphs: GraphSet) -> frozenset[int]:
     """Storages that graphspec itself allocated."""
     statics = [buffer.whole for buffer in context.buffers.static.values()]
     copies = [tensor for copy in graphs.copies.values() for tensor in copy.tensors]
-    return frozenset(tensor.untyped_storage()._cdata for tensor in (*statics, *copies))
+    own = frozenset(tensor.untyped_storage()._cdata for tensor in (*statics, *copies))
+    return own | context.gradients.storages

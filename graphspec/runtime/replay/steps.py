@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,6 +62,8 @@ class GraphStep:
         self.region = captured.plan.region
         self._captured = captured
         self._replay = captured.graph.replay
+        if (gradients := captured.gradients) is not None:
+            self._replay = partial(gradients.around, captured.graph.replay)
         self._stamp = captured.homes.stamp
         self._clock = memory.clock
         self._memory = memory
