@@ -23,7 +23,7 @@ from graphspec.runtime.opened.context import Context
 from graphspec.runtime.rehearsal.observation import Observation, Rehearsal
 from graphspec.runtime.rehearsal.rehearser import Rehearser
 from graphspec.runtime.training.gradients import fill
-from graphspec.runtime.training.optimizers import members, optimizers, state_tensors
+from graphspec.runtime.training.optimizers import Flags, members, optimizers, state_tensors
 
 
 class FirstStep:
@@ -34,15 +34,14 @@ class FirstStep:
         self._session = session
         self._rehearser = rehearser
         self._optimizers = [each for _, each in optimizers(session.reach)]
-        #: Flags by which an optimizer remembers that it has checked its parameters once.
-        self._flipped: list[tuple[Optimizer, str, bool]] = []
+        self._flipped: list[tuple[Optimizer, str]] = []
 
     def settle(self, opened: Facts, bucket: Bucket, events: Sequence[Event]) -> tuple[Rehearsal, list[Diagnostic]]:
         """The pass whose calls are those of later steps, and what is found where no state makes it equal the first."""
         before = {id(tensor) for tensor in self._state()}
         first, wanted = self._step(bucket, events)
-        for optimizer, key, value in self._flipped:
-            self._session.adopt_flag(optimizer, key, value=value)
+        for optimizer, key in self._flipped:
+            self._session.settle_flag(optimizer, key, value=False)
         created = [tensor for tensor in self._state() if id(tensor) not in before]
         if first.ended is not None or not created:
             return first, []
@@ -60,14 +59,9 @@ class FirstStep:
 
     def _step(self, bucket: Bucket, events: Sequence[Event]) -> tuple[Rehearsal, list[torch.Tensor]]:
         """One pass from the beginning, and what it leaves in parameters and state."""
-        flags = [{key: value for key, value in vars(each).items() if value is True} for each in self._optimizers]
+        flags = Flags(self._optimizers)
         run = self._rehearser.warm_up(bucket, events)
-        self._flipped = [
-            (optimizer, key, False)
-            for optimizer, before in zip(self._optimizers, flags, strict=True)
-            for key in before
-            if key.startswith("_") and vars(optimizer).get(key) is False
-        ]
+        self._flipped = flags.flipped()
         with quiet():
             held = {id(each): each for optimizer in self._optimizers for each in members(optimizer)}
             state = [tensor for tensor in self._state() if tensor.dim()]

@@ -70,7 +70,10 @@ class Watch:
         name_of: Callable[[torch.Generator], str | None] | None,
         root: object,
         updated: Collection[str] = (),
+        *,
+        trains: bool = False,
     ) -> None:
+        self.trains = trains
         self.region = region
         self.device_label = device_label.partition(":")[0]
         self.streams = Streams(self.report)
@@ -236,6 +239,7 @@ def watch(
     root: object = None,
     dispatched: bool = True,
     updated: Collection[str] = (),
+    trains: bool = False,
 ) -> Iterator[Watch]:
     """Watches one dry run of ``region`` in this thread; its findings are those of the `Watch` it gives.
 
@@ -244,12 +248,12 @@ def watch(
     ``name_of`` names the attribute that holds a generator, by default one of ``root``. Execution goes on after a
     finding, so that all come at once; on fake tensors, which have no values, it may end with `TraceEnded`.
 
-    ``updated`` are operators that updates refresh. Not ``dispatched``: operators are handed to `Watch.operator` by a
+    ``updated`` are operators that updates refresh. ``trains``: it may compute gradients of the model. Not ``dispatched``: operators are handed to `Watch.operator` by a
     `Recorder`, which sees them anyway.
 
     Open it inside of a FakeTensorMode, never around one. Other dispatch modes may be inside or outside of it.
     """
-    session = Watch(region, device_label, allowed_generators, name_of, root, updated)
+    session = Watch(region, device_label, allowed_generators, name_of, root, updated, trains=trains)
     seeds = default_seeds()
     dispatch = DispatchWatch(session) if dispatched else nullcontext()
     with inside_capture(region), patched(session), FunctionWatch(session), dispatch:

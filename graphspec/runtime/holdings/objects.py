@@ -120,7 +120,7 @@ class PythonState:
             kept.content = outcome.target
         return _report(outcomes)
 
-    def adopt(self, owner: object, key: Any, value: Any) -> None:
+    def settle(self, owner: object, key: Any, value: Any) -> None:
         """An attribute of an object holds this value, and is put back to it from now on."""
         for kept in self._kept.values():
             if kept.part.owner is owner and kept.part.kind == "attributes" and key in kept.content:

@@ -129,10 +129,10 @@ class Session:
         with quiet():
             self._contents.adopt(tensors)
 
-    def adopt_flag(self, owner: object, key: str, *, value: bool) -> None:
+    def settle_flag(self, owner: object, key: str, *, value: bool) -> None:
         """A flag that was flipped once and for all: from now on this is what it is put back to."""
         with quiet():
-            self._objects.adopt(owner, key, value)
+            self._objects.settle(owner, key, value)
 
     def forget(self, names: Collection[str]) -> None:
         """Take back what was created inside under these names, as `created` reports them."""

@@ -11,6 +11,7 @@ import torch
 
 from graphspec.plan import Bucket, Event, Variant
 from graphspec.runtime.opened.context import Context
+from graphspec.runtime.opened.regions import write_bound
 from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.rehearsal.observation import StaleRead
 from graphspec.runtime.rehearsal.world import World
@@ -106,6 +107,8 @@ class RegionCalls:
         """
         region = self._context.plan.regions[event.region]
         values.copies = self._twins(event, values) if region.eager else self._copies.fill(event, values.env)
+        if region.declared.bind and event.region in self._context.regions:
+            write_bound(self._context.regions[event.region].bound(), values.params)
         if region.declared.trains:
             self._context.gradients.offer(event.region, self.leaves())
 

@@ -293,14 +293,15 @@ class Rehearser:
 
     def _watch(self, region: str, generators: Sequence[torch.Generator] = ()) -> AbstractContextManager[Watch]:
         label, root = self._context.backend.name, self._context.model
-        updated = self._context.plan.regions[region].declared.updated_operators
+        declared = self._context.plan.regions[region].declared
         return watch(
             region,
             device_label=label,
             allowed_generators=generators,
             root=root,
             dispatched=False,
-            updated=updated,
+            updated=declared.updated_operators,
+            trains=declared.trains or declared.eager,
         )
 
 

@@ -16,6 +16,7 @@ from graphspec import spec as language
 from graphspec.errors import InputError
 from graphspec.plan import Bucket, RegionPlan, concrete
 from graphspec.runtime.opened.context import Context
+from graphspec.runtime.opened.regions import write_bound
 from graphspec.runtime.replay.foreign import Foreign, bring
 from graphspec.runtime.replay.moving import Moving
 from graphspec.runtime.replay.request import Request
@@ -59,6 +60,7 @@ def directly(context: Context, sequence: plans.Sequence, request: Request) -> Ca
     def call() -> None:
         found = dict(env)
         for region in regions:
+            write_bound(region.bound(), request.params)
             for name, value in region.direct(found).items():
                 found[name] = states[name].copy_(value) if name in states else value
 
@@ -76,6 +78,7 @@ def repeated(context: Context, memory: Memory, sequence: plans.Sequence, request
     found = {**request.params, **fallback.given(), **fallback.foreign(), **states}
     results: dict[str, Any] = {}
     for step in sequence.steps:
+        write_bound(context.regions[step].bound(), request.params)
         for name, value in context.regions[step](found).items():
             found[name] = states[name].copy_(value) if name in states else value
         copied = set(context.plan.regions[step].outputs).difference(context.plan.regions[step].borrowed)

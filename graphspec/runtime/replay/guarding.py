@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 
 import torch
 
+from graphspec.runtime.holdings.expectations import Expectation
 from graphspec.runtime.holdings.guard import Guard
 from graphspec.runtime.holdings.places import Place
 from graphspec.runtime.holdings.reach import Reach, reach
 from graphspec.runtime.holdings.touched import Touched, remembered
 from graphspec.runtime.holdings.which import HostValues, read_tensors
 from graphspec.runtime.opened.context import Context, GraphSet
+from graphspec.runtime.training.optimizers import expected_of_training
+
+#: Where torch's own optimizers are.
+_OPTIMIZERS = f"{os.sep}torch{os.sep}optim{os.sep}"
 
 
 def guard_for(context: Context, graphs: GraphSet) -> Guard:
@@ -29,9 +35,18 @@ def guard_for(context: Context, graphs: GraphSet) -> Guard:
     if context.plan.trains:
         moving |= {f"{place.name}.grad" for place, _ in found.tensors}
     values = HostValues(found, touched, code, moving, covered)
-    guard = Guard((*tensors, *values.expected()))
+    guard = Guard((*tensors, *values.expected(), *_of_training(context, graphs, found, covered)))
     context.warn(*(f"{name} is too large to be compared on every run: do not change it" for name in values.unwatched))
     return guard
+
+
+def _of_training(
+    context: Context, graphs: GraphSet, found: Reach, covered: Iterable[Place]
+) -> Iterator[Expectation]:
+    """What is guarded of optimizers, where a region steps one, whether it says so or not."""
+    if context.plan.trains or any(_OPTIMIZERS in code.co_filename for code in graphs.code.codes):
+        read = ((place, place.get()) for place in covered)
+        yield from expected_of_training(found, ((place, held) for place, held in read if isinstance(held, torch.Tensor)))
 
 
 def _places(context: Context, graphs: GraphSet, found: Reach) -> list[tuple[list[Place], torch.Tensor]]:

@@ -12,7 +12,7 @@ import torch
 from graphspec.errors import GraphSpecError, ReplayError
 from graphspec.plan import BufferPlan, RegionPlan
 from graphspec.runtime.opened.context import CapturedRegion
-from graphspec.runtime.opened.regions import BoundRegion
+from graphspec.runtime.opened.regions import BoundRegion, write_bound
 from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.replay.holders import Holders
 from graphspec.runtime.replay.moving import Moving, Sizes
@@ -47,9 +47,12 @@ class Result:
 
 
 class GraphStep:
-    """Replays one graph, and copies its results out right after. ``crossing`` is what later runs may read of it."""
+    """Replays one graph, and copies its results out right after. ``crossing`` is what later runs may read of it.
 
-    __slots__ = ("_captured", "_clock", "_crossing", "_holders", "_memory", "_replay", "_results", "_stamp", "region")
+    ``bound`` are tensors that a param is written into before.
+    """
+
+    __slots__ = ("_bound", "_captured", "_clock", "_crossing", "_holders", "_memory", "_replay", "_results", "_stamp", "region")
 
     def __init__(
         self,
@@ -58,7 +61,9 @@ class GraphStep:
         results: list[Result],
         holders: Holders | None,
         crossing: Mapping[str, Made],
+        bound: Sequence[tuple[torch.Tensor, str]] = (),
     ) -> None:
+        self._bound = bound
         self.region = captured.plan.region
         self._captured = captured
         self._replay = captured.graph.replay
@@ -75,6 +80,8 @@ class GraphStep:
         """Refresh the update slots, replay, and take the results. Raises ReplayError for an operator that failed."""
         if self._captured.bindings:
             self._captured.refresh(moving.params)
+        if self._bound:
+            write_bound(self._bound, moving.params)
         holders = self._holders
         if holders is not None and not (holders.always or self._memory.busy):
             holders = None
@@ -159,6 +166,7 @@ class EagerStep:
     def run(self, moving: Moving) -> None:
         """Gather what the region reads, call it, hand on what it returns."""
         memory, targets = self._memory, self._reach.targets
+        write_bound(self._bound.bound(), moving.params)
         with SharedModel.inside():
             returned = self._bound({wire.value: self._read(wire.value, moving) for wire in self._plan.reads})
         memory.flush()

@@ -60,7 +60,8 @@ class Gradients:
         return frozenset(given.untyped_storage()._cdata for _, given in self._accumulators.values())
 
     def forget(self) -> None:
-        """Before a new round of captures: every region is tried again."""
+        """Before a new round of captures: every region is tried again, and has accumulators of its own."""
+        self._accumulators.clear()
         self._reached.clear()
         self._tried.clear()
 
@@ -88,7 +89,7 @@ class Gradients:
         """
         leaves = list(leaves)
         reached, tried = self._reached.get(region), self._tried.get(region, {})
-        alone = all(tensor.grad is None for _, tensor in leaves)
+        alone = not reached and all(tensor.grad is None for _, tensor in leaves)
         for _, tensor in leaves:
             here = tensor.grad
             read = alone and id(tensor) in tried and tried[id(tensor)].touch != "untouched"

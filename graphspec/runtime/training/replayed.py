@@ -82,7 +82,7 @@ class ReplayedGradients:
 
     def _missing(self, held: HeldGradient) -> GuardError:
         message = f"region '{self._region}' reads {held.name}.grad, which is None"
-        return GuardError(message, hint="run first what computes the gradients; or runner.recapture() as they are now")
+        return GuardError(message, hint="run first what computes the gradients, or put some there")
 
     def _unexpected(self, held: HeldGradient, grad: torch.Tensor) -> GuardError:
         if grad.layout is not torch.strided:
@@ -90,8 +90,7 @@ class ReplayedGradients:
                 f"{held.name}.grad is a sparse gradient, which no graph can add to", hint="make it dense: grad.to_dense()"
             )
         message = f"region '{self._region}' was captured with nothing in {held.name}.grad, and there is a gradient now"
-        hint = f"set {held.name}.grad = None, or call runner.recapture() with the gradients that are there"
-        return GuardError(message, hint=hint)
+        return GuardError(message, hint=f"set {held.name}.grad = None")
 
 
 def held_gradients(
