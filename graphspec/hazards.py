@@ -295,8 +295,6 @@ HINTS: Mapping[tuple[str, str], str] = {
 
 #: Better advice where a part of torch reads values for itself: the folder of torch to the hint.
 PARTS: Mapping[str, str] = {
-    "optim": "make the optimizer with fused=True (on a device also capturable=True), which keeps its step count and "
-    "learning rate in tensors; SGD and RMSprop with a number as learning rate read nothing",
     "distributions": "make the distribution with validate_args=False",
 }
 

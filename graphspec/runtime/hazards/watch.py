@@ -40,6 +40,7 @@ from graphspec.runtime.hazards.conditions import (
 from graphspec.runtime.hazards.fake import TraceEnded, is_fake, lacks_value
 from graphspec.runtime.hazards.generators import attribute_of, default_generators, drawn_from, same
 from graphspec.runtime.hazards.modes import DispatchWatch, FunctionWatch
+from graphspec.runtime.hazards.optimizer_hints import optimizer_hint
 from graphspec.runtime.hazards.patches import default_seeds, patched
 from graphspec.runtime.hazards.streams import Streams
 from graphspec.runtime.hazards.unsafe import has_python_kernel, is_unsafe
@@ -50,6 +51,11 @@ if TYPE_CHECKING:
 
 #: Reads a value to check it, on the CPU only (Onehot.cpp); its own row says when a device reads too.
 _CHECKS_ON_CPU = frozenset({"nn.functional.one_hot"})
+
+
+def _way_out(part: str) -> str | None:
+    """Better advice where a part of torch reads a value for itself."""
+    return PARTS.get(part) or (optimizer_hint() if part == "optim" else None)
 
 
 @dataclass
@@ -112,7 +118,7 @@ class Watch:
         message = f"region {self.region!r} {hazard.does}: {operator}{where}{self._train_mode()}{who}"
         severity: Severity = "warning" if only_one or hazard.warns else "error"
         file, line = (place.file, place.line) if place.line else (None, None)
-        hint = PARTS.get(part_of_torch(), hazard.hint) if hazard.code == "GS701" else hazard.hint
+        hint = (_way_out(part_of_torch()) or hazard.hint) if hazard.code == "GS701" else hazard.hint
         found = Diagnostic(hazard.code, message, severity, file, line, hint=hint)
         self._found.setdefault((hazard.code, place, operator), found)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from graphspec.plan import Bucket, Event, Variant
 from graphspec.runtime.opened.context import Context
@@ -113,10 +114,11 @@ class RegionCalls:
             self._context.gradients.offer(event.region, self.leaves())
 
     def leaves(self) -> list[tuple[str, torch.Tensor]]:
-        """What the model holds that gradients are computed for, each tensor once, by its first name."""
+        """What may have a gradient of what the model holds, frozen parameters included: each once, by its first name."""
         found: dict[int, tuple[str, torch.Tensor]] = {}
         for slot, tensor in self._world.reach.tensors:
-            if tensor.is_leaf and tensor.requires_grad:
+            there = not is_lazy(tensor) and (tensor.is_floating_point() or tensor.is_complex())
+            if there and tensor.is_leaf and (tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)):
                 found.setdefault(id(tensor), (slot.name, tensor))
         return list(found.values())
 

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from graphspec.runtime.holdings.expectations import Expectation
 from graphspec.runtime.holdings.guard import Guard
 from graphspec.runtime.holdings.places import Place
 from graphspec.runtime.holdings.reach import Reach, reach
 from graphspec.runtime.holdings.touched import Touched, remembered
 from graphspec.runtime.holdings.which import HostValues, read_tensors
 from graphspec.runtime.opened.context import Context, GraphSet
-from graphspec.runtime.training.optimizers import expected_of_training
+from graphspec.runtime.training.optimizers import expected_of_training, group_containers
 
 #: Where torch's own optimizers are.
 _OPTIMIZERS = f"{os.sep}torch{os.sep}optim{os.sep}"
@@ -34,19 +33,20 @@ def guard_for(context: Context, graphs: GraphSet) -> Guard:
     moving = graphs.moving | graphs.rebound | set(_versions(graphs, found))
     if context.plan.trains:
         moving |= {f"{place.name}.grad" for place, _ in found.tensors}
-    values = HostValues(found, touched, code, moving, covered)
-    guard = Guard((*tensors, *values.expected(), *_of_training(context, graphs, found, covered)))
+    trains = context.plan.trains or any(_OPTIMIZERS in each.co_filename for each in graphs.code.codes)
+    training = list(expected_of_training(found, _held(covered))) if trains else []
+    values = HostValues(found, touched, code, moving, covered, group_containers(found) if trains else ())
+    guard = Guard((*tensors, *values.expected(), *training))
     context.warn(*(f"{name} is too large to be compared on every run: do not change it" for name in values.unwatched))
     return guard
 
 
-def _of_training(
-    context: Context, graphs: GraphSet, found: Reach, covered: Iterable[Place]
-) -> Iterator[Expectation]:
-    """What is guarded of optimizers, where a region steps one, whether it says so or not."""
-    if context.plan.trains or any(_OPTIMIZERS in code.co_filename for code in graphs.code.codes):
-        read = ((place, place.get()) for place in covered)
-        yield from expected_of_training(found, ((place, held) for place, held in read if isinstance(held, torch.Tensor)))
+def _held(places: Iterable[Place]) -> Iterator[tuple[Place, torch.Tensor]]:
+    """The places that hold a tensor, with it."""
+    for place in places:
+        held = place.get()
+        if isinstance(held, torch.Tensor):
+            yield place, held
 
 
 def _places(context: Context, graphs: GraphSet, found: Reach) -> list[tuple[list[Place], torch.Tensor]]:

@@ -110,7 +110,9 @@ class Gradients:
         reached: set[int] = set()
         leaves = list(leaves)
         handles = [
-            tensor.register_post_accumulate_grad_hook(lambda tensor: reached.add(id(tensor))) for _, tensor in leaves
+            tensor.register_post_accumulate_grad_hook(lambda tensor: reached.add(id(tensor)))
+            for _, tensor in leaves
+            if tensor.requires_grad
         ]
         try:
             yield

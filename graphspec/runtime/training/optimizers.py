@@ -10,9 +10,11 @@ import torch
 from torch.optim import Optimizer
 
 from graphspec.runtime.holdings.columns import Columns
-from graphspec.runtime.holdings.expectations import Expectation, Held
+from graphspec.runtime.holdings.expectations import Expectation, Held, Members
 from graphspec.runtime.holdings.places import Place
 from graphspec.runtime.holdings.reach import Reach
+
+_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
 def optimizers(found: Reach) -> list[tuple[str, Optimizer]]:
@@ -82,11 +84,22 @@ class Groups(Expectation):
                 quick.item(group["params"], at, parameter)
 
 
+def group_containers(found: Reach) -> frozenset[int]:
+    """The identities of the containers of all groups: what is expected of them, `expected_of_training` says."""
+    every = [each.param_groups for _, each in optimizers(found)]
+    inner = [container for groups in every for group in groups for container in (group, group["params"])]
+    return frozenset(map(id, (*every, *inner)))
+
+
 def expected_of_training(found: Reach, read: Iterable[tuple[Place, torch.Tensor]]) -> Iterator[Expectation]:
     """What a step was captured with: the groups of every optimizer, their numbers, and what is trained of ``read``."""
     for name, optimizer in optimizers(found):
         groups = optimizer.param_groups
         yield Groups(name, optimizer, tuple((group, tuple(group["params"])) for group in groups))
+        for kind in _HOOKS:
+            hooks = vars(optimizer).get(kind)
+            if hooks is not None:
+                yield Members(f"{name}.{kind}", hooks, list(hooks), ordered=False)
         for index, group in enumerate(groups):
             for key, value in group.items():
                 if key != "params" and not isinstance(value, torch.Tensor):
