@@ -200,7 +200,9 @@ class Recorder(TorchDispatchMode):
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is _DEVICE or func.namespace == "profiler":  # where a fake tensor is; what optimizers name their steps by
+        if (
+            func is _DEVICE or func.namespace == "profiler"
+        ):  # where a fake tensor is; what optimizers name their steps by
             return func(*args, **kwargs)
         where = site()
         modules = self._names.inside() if self._names is not None else ()

@@ -20,6 +20,8 @@ def padded_training(spec: Spec) -> Iterator[Diagnostic]:
         for name in dims[region.name]:
             dim = spec.dims.get(name)
             if isinstance(dim, Buckets) and not dim.exact:
-                message = f"region '{region.name}' trains, and a bucket may add rows along '{name}', which would train it"
+                message = (
+                    f"region '{region.name}' trains, and a bucket may add rows along '{name}', which would train it"
+                )
                 hint = f"write `{name}: {{sizes: {list(dim.sizes[:8])}, exact: true}}`: only these sizes run"
                 yield finding(spec.document, "GS413", message, ("regions", region.name, key), key=True, hint=hint)

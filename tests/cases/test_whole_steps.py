@@ -66,7 +66,7 @@ class Pair:
         change(self.eager)
         change(self.replayed)
 
-    def run(self, number, sequence="step", verify=False, **inputs):
+    def run(self, number, sequence="step", *, verify=False, **inputs):
         inputs = inputs or data(number)
         torch.set_rng_state(self.state)
         with torch.enable_grad():
@@ -98,7 +98,7 @@ class Pair:
                 assert len(one) == len(other)
         assert all(torch.equal(*pair) for pair in self.held), f"run {number} changed a gradient that is held"
 
-    def train(self, steps, between=lambda model, number: None, verify=()):
+    def train(self, steps, between=lambda *_: None, verify=()):
         for number in range(steps):
             self.both(lambda model, at=number: between(model, at))
             self.run(number, verify=number in verify)
@@ -171,7 +171,9 @@ def test_grads_is_what_the_step_does_and_no_history(case, grads):
 
 @pytest.mark.case("C50")
 def test_a_gradient_that_is_held_keeps_its_value_and_one_that_was_there_is_added_to(case):
-    pair = Pair(case, model("LOSS", BACK), SPEC.replace("optimizer: model.optimizer{more}", "grads: accumulate").format())
+    pair = Pair(
+        case, model("LOSS", BACK), SPEC.replace("optimizer: model.optimizer{more}", "grads: accumulate").format()
+    )
     pair.run(0)
     weight = pair.replayed.net[0].weight
     held = weight.grad
@@ -367,7 +369,11 @@ def test_steps_of_sgd_by_a_schedule(case):
 
 
 def test_a_region_that_trains_has_no_padded_rows(case):
-    spec = SPEC.format(more="").replace("shape: [2", "shape: [batch").replace("    buffers:", "    dims: {batch: DIM}\n    buffers:")
+    spec = (
+        SPEC.format(more="")
+        .replace("shape: [2", "shape: [batch")
+        .replace("    buffers:", "    dims: {batch: DIM}\n    buffers:")
+    )
     with case.refused(SpecError, "GS413", "'batch'", "exact: true"):
         case.open(PLAIN, spec.replace("DIM", "[2, 4]"))
     pair = Pair(case, PLAIN, spec.replace("DIM", "{sizes: [2, 4], exact: true}"))

@@ -27,7 +27,7 @@ def _way_out(kind: type[Optimizer]) -> str:
         return f"make it {name}(..., fused=True){also}, which keeps its step count and its learning rate in tensors"
     if "capturable" in options:
         return (
-            f"on a device make it {name}(..., capturable=True); no form of {name} keeps its step count in a tensor on the "
-            "CPU: take AdamW(..., fused=True), or step it outside of the spec"
+            f"on a device make it {name}(..., capturable=True); no form of {name} keeps its step count in a tensor on "
+            "the CPU: take AdamW(..., fused=True), or step it outside of the spec"
         )
     return f"no form of {name} does without: take AdamW(..., fused=True), or step it outside of the spec"

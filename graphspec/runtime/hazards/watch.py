@@ -77,7 +77,7 @@ class Watch:
         root: object,
         updated: Collection[str] = (),
         *,
-        trains: bool = False,
+        trains: bool = True,
     ) -> None:
         self.trains = trains
         self.region = region
@@ -245,7 +245,7 @@ def watch(
     root: object = None,
     dispatched: bool = True,
     updated: Collection[str] = (),
-    trains: bool = False,
+    trains: bool = True,
 ) -> Iterator[Watch]:
     """Watches one dry run of ``region`` in this thread; its findings are those of the `Watch` it gives.
 
@@ -254,8 +254,8 @@ def watch(
     ``name_of`` names the attribute that holds a generator, by default one of ``root``. Execution goes on after a
     finding, so that all come at once; on fake tensors, which have no values, it may end with `TraceEnded`.
 
-    ``updated`` are operators that updates refresh. ``trains``: it may compute gradients of the model. Not ``dispatched``: operators are handed to `Watch.operator` by a
-    `Recorder`, which sees them anyway.
+    ``updated`` are operators that updates refresh. ``trains``: it may compute gradients of the model. Not
+    ``dispatched``: operators are handed to `Watch.operator` by a `Recorder`, which sees them anyway.
 
     Open it inside of a FakeTensorMode, never around one. Other dispatch modes may be inside or outside of it.
     """

@@ -114,7 +114,7 @@ class RegionCalls:
             self._context.gradients.offer(event.region, self.leaves())
 
     def leaves(self) -> list[tuple[str, torch.Tensor]]:
-        """What may have a gradient of what the model holds, frozen parameters included: each once, by its first name."""
+        """What may have a gradient, frozen parameters included: each once, by the first name it has in the model."""
         found: dict[int, tuple[str, torch.Tensor]] = {}
         for slot, tensor in self._world.reach.tensors:
             there = not is_lazy(tensor) and (tensor.is_floating_point() or tensor.is_complex())

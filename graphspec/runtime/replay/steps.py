@@ -52,7 +52,18 @@ class GraphStep:
     ``bound`` are tensors that a param is written into before.
     """
 
-    __slots__ = ("_bound", "_captured", "_clock", "_crossing", "_holders", "_memory", "_replay", "_results", "_stamp", "region")
+    __slots__ = (
+        "_bound",
+        "_captured",
+        "_clock",
+        "_crossing",
+        "_holders",
+        "_memory",
+        "_replay",
+        "_results",
+        "_stamp",
+        "region",
+    )
 
     def __init__(
         self,

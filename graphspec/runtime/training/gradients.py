@@ -138,9 +138,7 @@ class Gradients:
     def new(self, leaves: Iterable[Named]) -> dict[int, torch.Tensor]:
         """What lies in ``.grad`` after a call and was made in it, by the identity of the tensor it is of."""
         found = ((tensor, tensor.grad) for _, tensor in leaves)
-        return {
-            id(tensor): grad for tensor, grad in found if grad is not None and grad is not self.accumulator(tensor)
-        }
+        return {id(tensor): grad for tensor, grad in found if grad is not None and grad is not self.accumulator(tensor)}
 
     def tried_on(self, region: str) -> Iterator[GradientSeen]:
         """What the trial did with gradients of tensors that get none in the region."""

@@ -48,8 +48,8 @@ class GroupNumber(Held):
 
     heading: ClassVar[str] = "were captured with other numbers of an optimizer"
     way_out: ClassVar[str | None] = (
-        "a number that changes is written into a tensor: make the optimizer with lr=torch.tensor(0.1), and fill that, or "
-        "let a param be written into it before each run, `bind: {model.optimizer.param_groups.0.lr: lr}`"
+        "a number that changes is written into a tensor: make the optimizer with lr=torch.tensor(0.1), and fill that, "
+        "or let a param be written into it before each run, `bind: {model.optimizer.param_groups.0.lr: lr}`"
     )
 
 

@@ -87,7 +87,8 @@ class ReplayedGradients:
     def _unexpected(self, held: HeldGradient, grad: torch.Tensor) -> GuardError:
         if grad.layout is not torch.strided:
             return GuardError(
-                f"{held.name}.grad is a sparse gradient, which no graph can add to", hint="make it dense: grad.to_dense()"
+                f"{held.name}.grad is a sparse gradient, which no graph can add to",
+                hint="make it dense: grad.to_dense()",
             )
         message = f"region '{self._region}' was captured with nothing in {held.name}.grad, and there is a gradient now"
         return GuardError(message, hint=f"set {held.name}.grad = None")
