@@ -40,7 +40,7 @@ from graphspec.runtime.opened.regions import bind_regions
 from graphspec.runtime.rehearsal.observation import EagerCall, Observation, Rehearsal
 from graphspec.runtime.rehearsal.param_symbols import ParamSymbols
 from graphspec.runtime.rehearsal.rehearser import Rehearser
-from graphspec.runtime.training.optimizers import Flags, dampened, optimizers, state_tensors
+from graphspec.runtime.training.optimizers import Flags, dampened, of_states, optimizers, state_tensors
 from graphspec.runtime.values.buffers import Buffers, owned_tensors
 from graphspec.runtime.values.eager_copies import EagerCopies
 
@@ -124,7 +124,7 @@ class _Checked:
         Whether a first step is what a later one is from some state, only values show; of momentum it is known.
         """
         self._rehearser.warm_up(bucket, self._events(bucket))
-        created = self._world.changes().created
+        created = of_states(self._world.reach, self._world.changes().created)
         self._rehearser.calls.rewind()
         self._world.forget(created)
         steps = [each for _, each in optimizers(self._world.reach)]

@@ -37,6 +37,7 @@ from graphspec.runtime.rehearsal.observation import NO_CHANGES, EagerCall, Obser
 from graphspec.runtime.rehearsal.param_symbols import ParamSymbols
 from graphspec.runtime.rehearsal.rehearser import Rehearser
 from graphspec.runtime.rehearsal.world import RealWorld
+from graphspec.runtime.training.optimizers import of_states
 from graphspec.runtime.training.replayed import ReplayedGradients, held_gradients
 from graphspec.runtime.values.eager_copies import EagerCopies
 from graphspec.runtime.values.homes import HomeFinder
@@ -126,7 +127,7 @@ class _Capture:
         trial = self._rehearser.warm_up(bucket, events)
         if trial.ended is not None:
             self._explain(bucket, events, trial)
-        created = self._session.changes().created
+        created = of_states(self._session.reach, self._session.changes().created)
         calls.rewind()
         self._session.forget(created)
         later, found = FirstStep(context, self._session, self._rehearser).settle(self._opened(), bucket, events)

@@ -168,7 +168,9 @@ def _tensor(opened: Facts, found: HostChange) -> Iterator[Diagnostic]:
         )
     else:
         # An input that an earlier call kept does not count: what reads it may read the input of this call.
-        before = [each for each in _tensors(change.before) if each.untyped_storage()._cdata not in opened.inputs]
+        # Nor does what this very run made, and put into a container that was there before.
+        made = opened.inputs.keys() | frozenset().union(*(each.recording.born_keys() for each in found.readers))
+        before = [each for each in _tensors(change.before) if each.untyped_storage()._cdata not in made]
         reader = _reader(found.readers, [each for each in before if not opened.is_shared(each, change.name)])
         if reader is not None:
             reads = f"region '{region}' reads {change.name} and then puts"

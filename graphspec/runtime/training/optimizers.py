@@ -36,6 +36,12 @@ def state_tensors(optimizer: Optimizer) -> Iterator[tuple[Any, torch.Tensor]]:
                     yield parameter, tensor
 
 
+def of_states(found: Reach, names: Iterable[str]) -> list[str]:
+    """Those of these names that are entries in the state of an optimizer."""
+    states = tuple(f"{name}.state[" for name, _ in optimizers(found))
+    return [name for name in names if name.startswith(states)]
+
+
 def members(optimizer: Optimizer) -> Iterator[torch.Tensor]:
     """The parameters of all groups."""
     for group in optimizer.param_groups:
