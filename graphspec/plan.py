@@ -294,6 +294,11 @@ class Plan:
         return {name: dim.sizes[-1] if isinstance(dim, Buckets) else dim.value for name, dim in self.dims.items()}
 
     @property
+    def trains(self) -> bool:
+        """Whether some region runs with autograd."""
+        return any(region.declared.trains for region in self.regions.values())
+
+    @property
     def exact(self) -> frozenset[str]:
         """The dims that run at their very sizes only."""
         return frozenset(name for name, dim in self.dims.items() if isinstance(dim, Buckets) and dim.exact)

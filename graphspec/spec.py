@@ -241,6 +241,11 @@ class Region(_Value):
         """The operators that updates name, without their overloads."""
         return frozenset(update.op.partition(".")[0] for update in self.updates)
 
+    @property
+    def trains(self) -> bool:
+        """Whether it runs with autograd: it computes gradients into ``.grad``, steps an optimizer, or both."""
+        return bool(self.optimizer) or self.grads is not None
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model(_Value):

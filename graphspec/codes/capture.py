@@ -116,4 +116,11 @@ CODES: Final = (
         "h.unsqueeze_(-1)",
         "h = h.unsqueeze(-1)",
     ),
+    Code(
+        "GS760",
+        "A region uses gradients that `grads: overwrite` says it ignores.",
+        "Its own code adds to what it finds in `.grad`, or reads it, so the two would differ where something is there.",
+        "loss.backward()\nself.optimizer.step()\nself.optimizer.zero_grad()  # grads: overwrite",
+        "self.optimizer.zero_grad()\nloss.backward()\nself.optimizer.step()",
+    ),
 )  # fmt: skip

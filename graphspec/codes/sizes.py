@@ -86,4 +86,10 @@ CODES: Final = (
          "# inputs: [x, h], outputs: [y, h]",
          "x: {shape: [frames, 8], dtype: float32}\nn: {shape: [], dtype: int64, from: {size: frames}}\n"
          "h: {role: state, shape: [8], dtype: float32}\n# inputs: [x, n, h], outputs: [y, h]"),
+    Code("GS413", "Rows that a bucket adds would train the model.",
+         "They take part in the loss, in its gradients, and so in every parameter: a region that trains runs at the"
+         " very sizes that it was captured for.",
+         "dims: {batch: [4, 8]}\nregions:\n  step: {call: model.step, inputs: [x], optimizer: model.optimizer}",
+         "dims: {batch: {sizes: [4, 8], exact: true}}\nregions:\n"
+         "  step: {call: model.step, inputs: [x], optimizer: model.optimizer}"),
 )  # fmt: skip

@@ -16,6 +16,7 @@ from graphspec.rules import (
     sizes,
     states,
     support,
+    training,
     unsaid,
     updates,
     values,
@@ -82,6 +83,7 @@ RESOLVED_RULES: Final[tuple[Rule, ...]] = (
     unsaid.uncut_reads,
     unsaid.unnamed_sizes,
     graphs.buffers_over_budget,
+    training.padded_training,
 )
 
 #: Rules that only warn of what a spec leads to, and say so of one that holds: a mistake elsewhere may be the reason.

@@ -20,9 +20,6 @@ _TRAINING = "regions run without gradients, so train outside of the spec, and ca
 NOT_YET: Final[tuple[tuple[str, object, str], ...]] = (
     ("compile", None, "remove it: graphspec captures the callable as it is"),
     ("engine", "compiled", "remove it: graphspec captures by itself"),
-    ("optimizer", None, f"remove it: {_TRAINING}"),
-    ("grads", None, f"remove it: {_TRAINING}"),
-    ("bind", None, "remove it, and fill the tensor in place before the run: a graph reads it where it is"),
     ("allow_unused", True, f"remove it: {_TRAINING}"),
 )
 

@@ -41,6 +41,7 @@ from graphspec.runtime.opened.regions import bind_regions
 from graphspec.runtime.rehearsal.observation import EagerCall, Observation, Rehearsal
 from graphspec.runtime.rehearsal.param_symbols import ParamSymbols
 from graphspec.runtime.rehearsal.rehearser import Rehearser
+from graphspec.runtime.training.optimizers import Flags, dampened, of_states, optimizers, state_tensors
 from graphspec.runtime.values.buffers import Buffers, owned_tensors
 from graphspec.runtime.values.eager_copies import EagerCopies
 
@@ -100,10 +101,11 @@ class _Checked:
     def findings(self) -> list[Diagnostic]:
         """Everything that the laws find at the largest bucket and the smallest."""
         largest, smallest = self._plan.buckets[0], self._plan.buckets[-1]
+        first_steps = self._first_steps(largest) if self._plan.trains else []
         warm = self._warm_up(largest, number=2)
         first, found = self._judge(largest)
         self._judged = first
-        found += self._unmatched()
+        found += [*first_steps, *self._unmatched()]
         again = warm if _same_operators(first, warm) else self._again(largest)
         said = {each.region for each in first.observations() if _said(each, found)}
         found += self._params(largest, first, again, said)
@@ -121,6 +123,29 @@ class _Checked:
         """Each region at the largest bucket."""
         assert self._judged is not None
         return [_summary(seen) for seen in self._judged.seen if isinstance(seen, (Observation, EagerCall))]
+
+    def _first_steps(self, bucket: Bucket) -> list[Diagnostic]:
+        """See which gradients there are, and have every optimizer make its state: a capture begins from there.
+
+        Whether a first step is what a later one is from some state, only values show; of momentum it is known.
+        """
+        self._rehearser.warm_up(bucket, self._events(bucket))
+        created = of_states(self._world.reach, self._world.changes().created)
+        self._rehearser.calls.rewind()
+        self._world.forget(created)
+        steps = [each for _, each in optimizers(self._world.reach)]
+        flags = Flags(steps)
+        first = self._rehearser.warm_up(bucket, self._events(bucket))
+        flipped = flags.flipped()
+        self._rehearser.calls.rewind()
+        for optimizer, key in flipped:
+            self._world.settle_flag(optimizer, key, value=False)
+        self._rehearser.kept.settle(tensor for each in steps for _, tensor in state_tensors(each))
+        later = self._warm_up(bucket)
+        if not any(map(dampened, steps)):
+            return []
+        opened = self._opened()
+        return [each for one, two in self._pairs(first, later) for each in laws.judge_first_call(opened, one, two)]
 
     def _warm_up(self, bucket: Bucket, *, number: int = 1) -> Rehearsal:
         """A pass that is only recorded; what it changed is put back."""

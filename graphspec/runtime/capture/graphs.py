@@ -18,11 +18,12 @@ from functools import partial
 
 import torch
 
-from graphspec.backends.base import CaptureRequest, Slot
+from graphspec.backends.base import CapturedGraph, CaptureRequest, Slot
 from graphspec.backends.updates import Binding, bind_updates, refreshed
 from graphspec.errors import CaptureError, Diagnostic, HazardError, MismatchError
 from graphspec.plan import Bucket, Event, Graph, Variant
 from graphspec.recording.calls import Recording
+from graphspec.runtime.capture.first_step import FirstStep
 from graphspec.runtime.capture.proof import Results, another_way, other_results, unexplained
 from graphspec.runtime.hazards import hook_findings, inside_capture
 from graphspec.runtime.holdings.preserve import Session, preserve
@@ -36,6 +37,8 @@ from graphspec.runtime.rehearsal.observation import NO_CHANGES, EagerCall, Obser
 from graphspec.runtime.rehearsal.param_symbols import ParamSymbols
 from graphspec.runtime.rehearsal.rehearser import Rehearser
 from graphspec.runtime.rehearsal.world import RealWorld
+from graphspec.runtime.training.optimizers import of_states
+from graphspec.runtime.training.replayed import ReplayedGradients, held_gradients
 from graphspec.runtime.values.eager_copies import EagerCopies
 from graphspec.runtime.values.homes import HomeFinder
 from graphspec.runtime.values.outputs import trees_of
@@ -101,6 +104,8 @@ class _Capture:
     # -- rehearsal
 
     def _warm_up(self) -> None:
+        if self._context.plan.trains:
+            self._try_training()
         for bucket, events in self._schedule:
             regions = [self._context.plan.regions[event.region] for event in events]
             warmups = [0 if region.eager else region.declared.warmup for region in regions]
@@ -114,6 +119,24 @@ class _Capture:
                     self._explain(bucket, events, warm)
                 for seen in warm.observations():
                     self._first.setdefault((seen.region, seen.bucket), seen)
+
+    def _try_training(self) -> None:
+        """See which gradients there are, and begin from a state in which a first step is what a later one is."""
+        context, (bucket, events), calls = self._context, self._schedule[0], self._rehearser.calls
+        context.gradients.forget()
+        trial = self._rehearser.warm_up(bucket, events)
+        if trial.ended is not None:
+            self._explain(bucket, events, trial)
+        created = of_states(self._session.reach, self._session.changes().created)
+        calls.rewind()
+        self._session.forget(created)
+        later, found = FirstStep(context, self._session, self._rehearser).settle(self._opened(), bucket, events)
+        if found:
+            raise HazardError(found)
+        if later.ended is not None:
+            self._explain(bucket, events, later)
+        trained = (seen for seen in later.observations() if context.plan.regions[seen.region].declared.trains)
+        self._first.update({(seen.region, seen.bucket): seen for seen in trained})
 
     def _explain(self, bucket: Bucket, events: Sequence[Event], warm: Rehearsal) -> None:
         """Raise for a warm-up that failed: under watch the same calls may show why."""
@@ -183,11 +206,14 @@ class _Capture:
         see = rehearser.seeing(event, values)
         trees: dict[str, Tree] = {}
         bindings: list[Binding] = []
+        new: dict[int, torch.Tensor] = {}  # gradients that the region leaves in memory of the graph
         other = rehearser.calls.params(event.bucket, number=1)
 
         def call() -> Sequence[torch.Tensor]:
             trees.update(trees_of(region.name, rehearser.calls.call(event, values)))
-            return [leaf for tree in trees.values() for leaf in tree.leaves]
+            if region.trains:
+                new.update(context.gradients.new(rehearser.calls.leaves()))
+            return [*(leaf for tree in trees.values() for leaf in tree.leaves), *new.values()]
 
         def slots(recording: Recording) -> Sequence[Slot]:
             bindings.extend(bind_updates(region, recording, values.params, other, context.backend))
@@ -204,8 +230,11 @@ class _Capture:
             outputs[name] = (tree, tuple(range(start, start + len(tree.leaves))))
         taken = time.perf_counter() - started
         homes = self._homes.note(graph, captured, trees)
-        self._set.regions[event.region, event.bucket] = CapturedRegion(graph, captured, outputs, bindings, homes, taken)
         seen = see(captured.recording, trees)
+        gradients = self._held_gradients(seen, captured, new) if region.trains else None
+        self._set.regions[event.region, event.bucket] = CapturedRegion(
+            graph, captured, outputs, bindings, homes, taken, gradients
+        )
         pair = Pair(
             self._dry[event.region, event.bucket],
             seen,
@@ -216,6 +245,14 @@ class _Capture:
             self._symbols.passed(event),
         )
         return seen, laws.refused([*laws.judge_pair(self._opened(), pair), *laws.judge_kept(self._opened(), seen)])
+
+    def _held_gradients(
+        self, seen: Observation, captured: CapturedGraph, new: Mapping[int, torch.Tensor]
+    ) -> ReplayedGradients:
+        first = sum(len(output.forms) for output in seen.outputs.values())
+        positions = {key: first + number for number, key in enumerate(new)}
+        held = held_gradients(seen.region, seen.gradients, positions, self._context.gradients)
+        return ReplayedGradients(seen.region, held, lambda: captured.outputs)
 
     def _first_calls(self) -> list[Diagnostic]:
         """What the very first call of a region did otherwise than later ones.
@@ -265,7 +302,10 @@ class _Capture:
                 captured = self._set.regions[event.region, event.bucket]
                 captured.refresh(values.params)
                 self._session.expect_writes(captured.graph.recording.written_outside())
-                captured.graph.replay()
+                if captured.gradients is None:
+                    captured.graph.replay()
+                else:
+                    captured.gradients.around(captured.graph.replay)
                 self._use_captured(event, values)
                 if event.new:
                     self._context.backend.synchronize()
@@ -310,8 +350,7 @@ def _held(trees: Mapping[str, Tree], last: Mapping[str, int | None], graph: Grap
                 end = last.get(name, graph.index)
                 return float("inf") if end is None else end
             position -= len(tree.leaves)
-        message = f"no output {position}"
-        raise IndexError(message)
+        return float("inf")  # a gradient, which a run copies out
 
     return until
 

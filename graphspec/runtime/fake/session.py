@@ -51,6 +51,10 @@ class FakeSession:
         self.restore()
         self._objects.forget(names)
 
+    def settle_flag(self, owner: object, key: str, *, value: bool) -> None:
+        """A flag that was flipped once and for all: from now on this is what it is put back to."""
+        self._objects.settle(owner, key, value)
+
     def name_of(self, value: Any) -> str | None:
         """The attribute, global or closure variable that holds a tensor, a view of it, or this very numpy number."""
         if isinstance(value, np.generic):

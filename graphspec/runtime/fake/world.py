@@ -42,6 +42,10 @@ class FakeWorld:
         """Take back what was created under these names."""
         self._session.forget(names)
 
+    def settle_flag(self, owner: object, key: str, *, value: bool) -> None:
+        """A flag that was flipped once and for all."""
+        self._session.settle_flag(owner, key, value=value)
+
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Every operator runs on fake tensors, and labels say which would be on the host."""

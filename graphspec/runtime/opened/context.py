@@ -16,6 +16,8 @@ from graphspec.plan import Bucket, Variant, concrete
 from graphspec.runtime.holdings.code_names import LoadedNames
 from graphspec.runtime.opened.regions import BoundRegion
 from graphspec.runtime.opened.sharing import SharedModel
+from graphspec.runtime.training.gradients import Gradients
+from graphspec.runtime.training.replayed import ReplayedGradients
 from graphspec.runtime.values.axes import Axes
 from graphspec.runtime.values.buffers import Buffers
 from graphspec.runtime.values.eager_copies import StaticCopy
@@ -47,6 +49,7 @@ class Context:
     buffers: Buffers
     backend: Backend
     warnings: list[str] = field(default_factory=list)
+    gradients: Gradients = field(default_factory=Gradients)
 
     @cached_property
     def shared(self) -> SharedModel:
@@ -136,7 +139,7 @@ class CapturedRegion:
     """A captured graph and where its named outputs are.
 
     ``outputs`` has, for each output, its structure and the positions of its tensors among the graph's outputs;
-    ``homes`` the memory in which they lie.
+    ``homes`` the memory in which they lie. ``gradients``: what a region that trains does with them; None for others.
     """
 
     plan: plans.Graph
@@ -145,6 +148,7 @@ class CapturedRegion:
     bindings: list[Binding]
     homes: Homes
     capture_s: float = 0.0
+    gradients: ReplayedGradients | None = None
 
     def replay(self) -> None:
         """The bare replay of this graph, with nothing checked and nothing copied."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -50,12 +50,25 @@ class BoundRegion:
 
         Autograd is the caller's business; everything else that the region declares around its calls is there.
         """
-        if self.declared.mode is not None or self.declared.autocast is not None or self.around is not None:
+        declared = self.declared
+        if declared.mode is not None or declared.autocast is not None or self.around is not None or declared.trains:
             return self(values)
         args = [self._argument(value, values) for value in self.declared.positional]
         kwargs = {key: self._argument(value, values) for key, value in self.declared.keyword.items()}
         returned = self.callable(*args, **kwargs)
         return {name: self._output(returned, name, path) for name, path in self.declared.outputs.items()}
+
+    def bound(self) -> list[tuple[torch.Tensor, str]]:
+        """The tensors that a param is written into before each run, each with its param. Raises ModelError."""
+        what = f"region '{self.declared.name}' (bind)"
+        found = []
+        for path, param in self.declared.bind.items():
+            value = attribute(self.model, path, what)
+            if not isinstance(value, torch.Tensor):
+                message = f"{what}: {path} is a {type(value).__name__}, and `bind` writes into a tensor, in place"
+                raise ModelError(message, hint=f"make it one: {path.rpartition('.')[2]}=torch.tensor({value!r})")
+            found.append((value, param))
+        return found
 
     @property
     def callable(self) -> Callable[..., Any]:
@@ -69,7 +82,7 @@ class BoundRegion:
     @contextlib.contextmanager
     def _surroundings(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
+            stack.enter_context(torch.set_grad_enabled(self.declared.trains))
             if self.declared.mode is not None:
                 stack.enter_context(training_mode(self.model, training=self.declared.mode == "train"))
             if self.declared.autocast is not None:
@@ -178,7 +191,31 @@ def _bind(region: language.Region, model: Any, folder: Path) -> BoundRegion:
     values = (*region.positional, *region.keyword.values())
     with _at(region, "inputs"):
         makers = {name: import_object(name, folder, loaded=True) for value in values for name in _factories(value)}
-    return BoundRegion(region, model, function, around, makers)
+    bound = BoundRegion(region, model, function, around, makers)
+    with _at(region, "bind"):
+        bound.bound()
+    with _at(region, "optimizer"):
+        for path in region.optimizer:
+            _optimizer(region, model, path)
+    return bound
+
+
+def write_bound(bound: Iterable[tuple[torch.Tensor, str]], params: Mapping[str, Any]) -> None:
+    """Write each param into its tensor, in place."""
+    with torch.no_grad():
+        for tensor, param in bound:
+            value = params[param]
+            tensor.copy_(torch.as_tensor(value)) if isinstance(value, list | tuple) else tensor.fill_(value)
+
+
+def _optimizer(region: language.Region, model: Any, path: str) -> None:
+    found = attribute(model, path, f"region '{region.name}'")
+    if isinstance(found, torch.optim.LBFGS):
+        message = f"region '{region.name}': {path} is LBFGS, whose step calls the model as often as the losses ask for"
+        raise ModelError(message, hint="step it outside of the spec, or take another optimizer")
+    if not isinstance(found, torch.optim.Optimizer):
+        message = f"region '{region.name}': {path} is a {type(found).__name__}, not an optimizer"
+        raise ModelError(message, hint="name the attribute that holds the torch.optim.Optimizer")
 
 
 def _callable(region: language.Region, model: Any, key: str, path: str) -> Callable[..., Any]:
