@@ -205,6 +205,30 @@ class Compile(_Value):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class Around(_Value):
+    """What is called before and after every call of a region: a context manager, or with ``after`` two functions.
+
+    ``call`` and ``after`` are paths that begin with `model`, or those of functions as a factory's. ``positional`` and
+    ``keyword`` None: ``call`` is given the inputs of the region.
+    """
+
+    call: str
+    positional: tuple[Value, ...] | None = None
+    keyword: Mapping[str, Value] | None = None
+    after: str | None = None
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """Its arguments, where they are not the region's."""
+        return (*(self.positional or ()), *(self.keyword or {}).values())
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """What it calls."""
+        return (self.call,) if self.after is None else (self.call, self.after)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Region(_Value):
     """A callable that is captured once for each bucket and replayed as one graph.
 
@@ -222,7 +246,7 @@ class Region(_Value):
     updates: tuple[Update, ...] = ()
     eager: bool = False
     rows: Literal["real", "bucket"] = "real"
-    around: str | None = None
+    around: Around | None = None
     mode: Mode | None = None
     autocast: str | None = None
     inline: bool = False
@@ -235,6 +259,12 @@ class Region(_Value):
     hooks: Literal["refuse", "allow"] = "refuse"
     compile: Compile | None = None
     engine: Literal["graph", "compiled"] = "graph"
+
+    @property
+    def arguments(self) -> tuple[Value, ...]:
+        """Everything that is passed in its calls: to the callable, and to what is called around it."""
+        around = () if self.around is None else self.around.values
+        return (*self.positional, *self.keyword.values(), *around)
 
     @property
     def updated_operators(self) -> frozenset[str]:
@@ -335,8 +365,7 @@ def names_in(value: Value) -> tuple[str, ...]:
 
 def reads(region: Region) -> tuple[str, ...]:
     """Every value name a region takes, once each, in order of first appearance."""
-    values = (*region.positional, *region.keyword.values())
-    return tuple(dict.fromkeys(name for value in values for name in names_in(value)))
+    return tuple(dict.fromkeys(name for value in region.arguments for name in names_in(value)))
 
 
 def producers(spec: Spec) -> dict[str, str]:
