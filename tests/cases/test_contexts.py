@@ -126,6 +126,7 @@ def test_a_pair_of_functions_around_a_region_sets_and_resets_what_its_code_reads
         assert not context_of(runner).get_context().is_prefill
 
 
+IN_PLACE = "_CONTEXT.is_prefill, _CONTEXT.slots, _CONTEXT.longest = is_prefill, slots, longest"
 #: How a region sets its context: by itself, by functions around it, by a manager that gives back what was there.
 WAYS = {
     "set and reset": (LONG % ("engine.context", "engine.context"), CONTEXT),
@@ -146,8 +147,9 @@ WAYS = {
     ),
     "in place": (
         LONG % ("engine.context", "engine.context"),
-        CONTEXT.replace("_CONTEXT = Context(is_prefill, slots, longest)",
-                        "_CONTEXT.is_prefill, _CONTEXT.slots, _CONTEXT.longest = is_prefill, slots, longest"),
+        CONTEXT.replace("_CONTEXT = Context(is_prefill, slots, longest)", IN_PLACE).replace(
+            "    global _CONTEXT\n        _CONTEXT = Context()", "    set_context(False)"
+        ),
     ),
 }  # fmt: skip
 
@@ -164,3 +166,49 @@ def test_what_others_set_between_runs_is_nothing_to_a_region_that_sets_its_conte
         agree(runner)
         module.reset_context()
         agree(runner)
+
+
+#: Code that reads a slot before it sets it, or tells its content apart; what another content is; and what holds it.
+READ = {
+    "an object": ("C = Box(2.0)", "global C; y = x * C.k; C = Box(C.k); return y", "C", "Box(5.0)"),
+    "a dict": ("C = {'k': 2.0}", "global C; y = x * C['k']; C = {'k': C['k']}; return y", "C", "{'k': 5.0}"),
+    "a text": ("C = 'b'", "global C; y = x * 2 if C == 'a' else x; C = 'b'; return y", "C", "'a'"),
+    "a phase": ("C = Phase.B", "global C; y = x * 2 if C is Phase.A else x; C = Phase.B; return y", "C", "Phase.A"),
+    "a flag": ("C = False", "global C; y = x * 2 if C is True else x; C = False; return y", "C", "True"),
+    "none": ("C = Box(1.0)", "global C; y = x * 2 if C is None else x; C = Box(1.0); return y", "C", "None"),
+    "a class": ("C = 1", "global C; y = x * 2 if isinstance(C, Box) else x; C = 1; return y", "C", "Box(5.0)"),
+    "its type": ("C = 1", "global C; y = x * 2 if type(C) is Box else x; C = 1; return y", "C", "Box(5.0)"),
+    "a key": ("C = 'b'", "global C; y = x * {'a': 2, 'b': 1}[C]; C = 'b'; return y", "C", "'a'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_what_is_read_before_it_is_set_is_refused_or_guarded(case, kind):
+    start, body, name, other = READ[kind]
+    model = f"""
+class Box:
+    def __init__(self, k):
+        self.k = k
+
+class Phase(enum.Enum):
+    A = 1
+    B = 2
+
+{start}
+
+class Model(nn.Module):
+    def forward(self, x):
+        {body}
+""".replace("class Box", "import enum\n\nclass Box", 1)
+    spec = """
+        buffers: {x: {shape: [2], dtype: float32}}
+        regions: {main: {call: model, inputs: [x], outputs: y}}
+    """
+    x = torch.randn(2)
+    with pytest.raises((HazardError, GuardError)) as refused:  # noqa: PT012 - which of the two is not the point
+        runner = case.open(model, spec)
+        torch.testing.assert_close(runner.run(x=x)["y"], runner.model(x))
+        module = sys.modules[type(runner.model).__module__]
+        exec(f"{name} = {other}", vars(module))  # noqa: S102 - as the user's own code would
+        runner.run(x=x)
+    assert "model.py:C" in str(refused.value)

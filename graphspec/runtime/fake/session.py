@@ -51,6 +51,14 @@ class FakeSession:
         self.restore()
         self._objects.forget(names)
 
+    def held(self, keys: Collection[str]) -> dict[str, Any]:
+        """What slots hold now under these keys, by their names."""
+        return self._objects.held(keys)
+
+    def exchange(self, names: Collection[str], value: object) -> frozenset[str]:
+        """Put ``value`` in the slots of these names, until the next `restore`; gives the names of those that exist."""
+        return self._objects.exchange(names, value)
+
     def name_of(self, value: Any) -> str | None:
         """The attribute, global or closure variable that holds a tensor, a view of it, or this very numpy number."""
         if isinstance(value, np.generic):
