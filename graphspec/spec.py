@@ -65,7 +65,15 @@ class DimSize(_Value):
         return self.dim if self.factor == 1 else f"{self.factor}*{self.dim}"
 
 
-Axis = int | DimSize
+@dataclass(frozen=True, eq=False, repr=False)
+class Free(_Value):
+    """An axis that is whatever comes, written ``_``: of what a region makes."""
+
+    def __str__(self) -> str:
+        return "_"
+
+
+Axis = int | DimSize | Free
 Shape = tuple[Axis, ...]
 
 
@@ -113,10 +121,10 @@ class FromSize(_Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Buffer(_Value):
-    """A static buffer (input, state) or a declared result (output)."""
+    """A static buffer (input, state), a declared result (output), or another declared value (intermediate)."""
 
     name: str
-    role: Literal["input", "state", "output"] = "input"
+    role: Literal["input", "state", "output", "intermediate"] = "input"
     shape: Shape | None = None
     dtype: str | None = None
     pad: Scalar | None = None
@@ -130,6 +138,11 @@ class Buffer(_Value):
     layout: Literal["contiguous", "channels_last", "channels_last_3d"] | None = None
     static: bool = False
     copy: bool = True
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it declares what a region makes, not an allocation that is there before."""
+        return self.role in ("output", "intermediate")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -243,6 +256,7 @@ class Region(_Value):
     outputs: Mapping[str, str] = field(default_factory=dict)
     warmup: int = 3
     on_miss: Literal["error", "eager"] = "error"
+    max_pad: float | None = None
     updates: tuple[Update, ...] = ()
     eager: bool = False
     rows: Literal["real", "bucket"] = "real"
