@@ -49,7 +49,7 @@ def names_with_two_meanings(spec: Spec) -> Iterator[Diagnostic]:
                 message = f"region '{region.name}' makes '{name}' twice"
             elif name in spec.params:
                 message = f"region '{region.name}' makes '{name}', which is a param"
-            elif name in made and (buffer is None or buffer.role == "output"):
+            elif name in made and (buffer is None or buffer.is_made):
                 message = f"'{name}' is made by region '{made[name]}' and by region '{region.name}'"
             if message is not None:
                 yield finding(spec.document, "GS202", message, path, key=key, hint="give one of them another name")
@@ -62,7 +62,7 @@ def written_inputs(spec: Spec) -> Iterator[Diagnostic]:
     for region in spec.regions.values():
         for name, path, key in output_places(spec, region):
             buffer = spec.buffers.get(name)
-            if buffer is None or buffer.role == "output":
+            if buffer is None or buffer.is_made:
                 continue
             if buffer.role == "input":
                 message = f"region '{region.name}' writes '{name}', an input that only the caller writes"
@@ -79,9 +79,9 @@ def unmade_outputs(spec: Spec) -> Iterator[Diagnostic]:
     """GS204: a declared output that no region makes."""
     made = {name for region in spec.regions.values() for name in region.outputs}
     for buffer in spec.buffers.values():
-        if buffer.role == "output" and buffer.name not in made:
+        if buffer.is_made and buffer.name not in made:
             intermediates = made - spec.buffers.keys()
-            message = f"no region makes the output '{buffer.name}'"
+            message = f"no region makes the {buffer.role} '{buffer.name}'"
             hint = did_you_mean(buffer.name, intermediates, "name it under the outputs of the region that makes it")
             yield finding(spec.document, "GS204", message, ("buffers", buffer.name), key=True, hint=hint)
 

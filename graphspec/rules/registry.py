@@ -66,6 +66,7 @@ RULES: Final[tuple[Rule, ...]] = (
     sizes.runs,
     sizes.combinations,
     sizes.padding,
+    sizes.free_axes,
     updates.operators,
     updates.occurrences,
     updates.spread,

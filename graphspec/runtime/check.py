@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ from graphspec.runtime.opened.regions import bind_regions
 from graphspec.runtime.rehearsal.observation import EagerCall, Observation, Rehearsal
 from graphspec.runtime.rehearsal.param_symbols import ParamSymbols
 from graphspec.runtime.rehearsal.rehearser import Rehearser
+from graphspec.runtime.rehearsal.unread import Unread
 from graphspec.runtime.training.optimizers import Flags, dampened, of_states, optimizers, state_tensors
 from graphspec.runtime.values.buffers import Buffers, owned_tensors
 from graphspec.runtime.values.eager_copies import EagerCopies
@@ -96,6 +98,7 @@ class _Checked:
         self._progress = progress
         self._rehearser = Rehearser(context, context.first_variant(), world, EagerCopies(context.plan, {}))
         self._symbols = ParamSymbols(context, self._rehearser)
+        self._unread = Unread(self._rehearser, lambda *runs: laws.judge_runs(self._opened(), *runs))
         self._judged: Rehearsal | None = None
 
     def findings(self) -> list[Diagnostic]:
@@ -162,6 +165,10 @@ class _Checked:
     def _judge(self, bucket: Bucket) -> tuple[Rehearsal, list[Diagnostic]]:
         events = self._events(bucket)
         run = self._rehearser.judged(bucket, events, self._judging)
+        unread = self._unread.slots(bucket, events, run)
+        if unread is not None:
+            self._rehearser.calls.rewind()
+            run = replace(self._rehearser.judged(bucket, events), unread=unread)
         found = laws.judge_pass(self._opened(), run)
         if not laws.refused(found) and run.leaves_something:
             found += laws.judge_next_run(self._opened(), run, self._rehearser.following(bucket, events))

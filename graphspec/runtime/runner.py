@@ -118,6 +118,8 @@ class Runner:
         """Run the spec's one sequence.
 
         Takes the input buffers as tensors and the params as Python values, by name; returns the results by name.
+        ``sizes={"batch": 8}`` states sizes that no input has, or larger ones than those of the inputs, for whose bucket
+        the run then pads; results still have the sizes of the inputs.
         Raises InputError (nothing was run), GuardError (something was moved: see `recapture`), OrderError.
         """
         return self._only().served(inputs)

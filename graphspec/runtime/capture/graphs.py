@@ -36,6 +36,7 @@ from graphspec.runtime.rehearsal.calls import PassValues
 from graphspec.runtime.rehearsal.observation import NO_CHANGES, EagerCall, Observation, Rehearsal
 from graphspec.runtime.rehearsal.param_symbols import ParamSymbols
 from graphspec.runtime.rehearsal.rehearser import Rehearser
+from graphspec.runtime.rehearsal.unread import Unread
 from graphspec.runtime.rehearsal.world import RealWorld
 from graphspec.runtime.training.optimizers import of_states
 from graphspec.runtime.training.replayed import ReplayedGradients, held_gradients
@@ -75,6 +76,8 @@ class _Capture:
         self._copies = EagerCopies(context.plan, self._set.copies)
         self._rehearser = Rehearser(context, variant, RealWorld(context, variant, session), self._copies)
         self._symbols = ParamSymbols(context, self._rehearser)
+        self._unread = Unread(self._rehearser, lambda *runs: laws.judge_runs(self._opened(), *runs))
+        self._shown_unread: frozenset[str] = frozenset()
         self._first: dict[_Key, Observation] = {}
         self._dry: dict[_Key, Observation] = {}
         self._results: dict[_Key, Results] = {}
@@ -148,7 +151,14 @@ class _Capture:
     def _rehearse(self, bucket: Bucket, events: Sequence[Event]) -> None:
         rehearser, opened = self._rehearser, self._opened
         self._rehearser.calls.rewind()
-        run = rehearser.judged(bucket, events, keep=partial(_copies_into, self._results))
+        judged = partial(rehearser.judged, bucket, events, keep=partial(_copies_into, self._results))
+        run = judged()
+        unread = self._unread.slots(bucket, events, run)
+        if unread is not None:
+            rehearser.calls.rewind()
+            run = replace(judged(), unread=unread)
+            self._set.rebound |= unread
+            self._shown_unread |= unread
         found = laws.judge_pass(opened(), run)
         _raise_ended(run, found)
         if not laws.refused(found) and run.leaves_something:
@@ -189,7 +199,8 @@ class _Capture:
                     self._use_captured(event, values)
                     outputs = self._set.regions[event.region, event.bucket].outputs
                     self._rehearser.calls.note_origins({name: flatten(values.env[name]) for name in outputs}, values)
-            run = Rehearsal(bucket, values.params, seen, self._rehearser.eager_code.loaded())
+            loaded = self._rehearser.eager_code.loaded()
+            run = Rehearsal(bucket, values.params, seen, loaded, unread=self._shown_unread)
             findings += laws.refused(laws.judge_host_state(self._opened(), run))
         if not findings:  # what every call does otherwise says more than what the first one did
             findings += self._first_calls()

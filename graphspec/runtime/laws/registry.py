@@ -87,13 +87,19 @@ def judge_pair(opened: Facts, pair: Pair) -> list[Diagnostic]:
 
 def judge_next_run(opened: Facts, first: Rehearsal, following: Rehearsal) -> list[Diagnostic]:
     """What the laws find in a run that followed ``first`` with no rewind between."""
+    found = judge_runs(opened, first, following)
+    return [*found, *_asked(opened.plan, "", "next run", opened, first, following)]
+
+
+def judge_runs(opened: Facts, first: Rehearsal, following: Rehearsal) -> list[Diagnostic]:
+    """What the laws find in each region's calls of two passes on the same inputs and params."""
     found: list[Diagnostic] = []
     for seen in following.observations():
         before = first.of(seen.region)
         if before is not None and seen.ended is None:
             pair = Pair(before, seen, (first.params, following.params))
             found += _asked(opened.plan, seen.region, "runs", opened, pair)
-    return [*found, *_asked(opened.plan, "", "next run", opened, first, following)]
+    return found
 
 
 def judge_first_call(opened: Facts, first: Observation, later: Observation) -> list[Diagnostic]:

@@ -65,8 +65,8 @@ class Context:
     def roots(self) -> dict[str, Any]:
         """Where everything starts that a region can reach: the model, and what regions call, by their paths."""
         called = {region.declared.call: region.function for region in self.regions.values()}
-        around = {str(region.declared.around): region.around for region in self.regions.values() if region.around}
-        return {"model": self.model, **called, **around}
+        around = (region.around.roots for region in self.regions.values() if region.around is not None)
+        return {"model": self.model, **called, **{path: each for roots in around for path, each in roots.items()}}
 
     def shape(self, shape: Shape, bucket: Bucket) -> tuple[int, ...]:
         """A symbolic shape at a bucket."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from graphspec.plan import Bucket, Event, Variant
+from graphspec.plan import ANY, Bucket, Event, Variant
 from graphspec.runtime.opened.context import Context
 from graphspec.runtime.opened.regions import write_bound
 from graphspec.runtime.opened.sharing import SharedModel
@@ -176,6 +176,8 @@ class RegionCalls:
             values.env[output] = buffers.view(output, values.bucket)
         elif buffer is not None and buffer.shape is not None and buffer.dtype is not None:
             shape = self._context.shape(buffer.shape, values.bucket)
+            if ANY in shape:
+                return
             made = torch.empty(shape, dtype=getattr(torch, buffer.dtype), device=self._context.device)
             values.env[output] = made
             values.origins[made.untyped_storage()._cdata] = output
