@@ -20,6 +20,7 @@ def build_region(name: str, data: Mapping[str, Any], spec: Mapping[str, Any]) ->
         keyword={} if isinstance(inputs, list) else {key: argument(each) for key, each in inputs.items()},
         outputs=_outputs(fields.pop("outputs", {})),
         updates=tuple(map(_update, fields.pop("updates", ()))),
+        pad_rows={state: tuple(rows) for state, rows in fields.pop("pad_rows", {}).items()},
         optimizer=(optimizer,) if isinstance(optimizer, str) else tuple(optimizer),
         bind=dict(fields.pop("bind", {})),
         generators=tuple(fields.pop("generators", spec.get("generators", ()))),

@@ -220,6 +220,7 @@ class Region(_Value):
     warmup: int = 3
     on_miss: Literal["error", "eager"] = "error"
     updates: tuple[Update, ...] = ()
+    pad_rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     eager: bool = False
     rows: Literal["real", "bucket"] = "real"
     around: str | None = None
