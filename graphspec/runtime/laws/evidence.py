@@ -59,8 +59,8 @@ class PaddedRun:
     """A padded run of a sequence that is not what eager does, or not the same whatever its padded rows hold.
 
     ``what`` differs, a result or something that runs carry over, as ``said``; ``writer`` is the region whose graph
-    writes it, if it is something carried over. ``fix`` is the way out, where it was shown. ``meant``: a result may be
-    made of what padded rows hold, since the user says what that is, or since nothing else shows harm.
+    writes it, if it is something carried over. ``fix`` is the way out, where it was shown. ``meant``: the run is
+    right with what padded rows hold, or made of it where the user says what that is.
     """
 
     sequence: str

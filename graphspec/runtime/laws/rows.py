@@ -55,16 +55,15 @@ def written_rows(opened: Facts, seen: Resized) -> Iterator[Diagnostic]:
 
 
 def padded_run(plan: Plan, run: PaddedRun) -> Iterator[Diagnostic]:
-    """GS752 for what a padded run leaves to later ones, GS753 for its results."""
+    """GS752 for what a padded run leaves to later ones, GS753 for its results; warnings where nothing wrong is seen."""
+    severity: Severity = "warning" if run.meant else "error"
+    path = ("regions", run.writer or _maker(plan, run))
     if run.writer is not None:
         message = f"region '{run.writer}' writes {run.what} for rows that a bucket adds: {run.said}"
-        hint = _kept(run.what) if run.fix is None else f"{_kept(run.what)}; or: {run.fix}"
-        yield Diagnostic("GS752", message, path=("regions", run.writer), hint=hint)
-        return
-    message = run.said if run.fix is not None else f"rows that a bucket adds change a run: {run.said}"
-    severity: Severity = "warning" if run.meant else "error"
-    path = ("regions", _maker(plan, run))
-    yield Diagnostic("GS753", message, path=path, hint=run.fix or _APART, severity=severity)
+        yield Diagnostic("GS752", message, path=path, hint=run.fix or _kept(run.what), severity=severity)
+    else:
+        message = f"rows that a bucket adds change a run: {run.said}"
+        yield Diagnostic("GS753", message, path=path, hint=run.fix or _APART, severity=severity)
 
 
 _APART = (

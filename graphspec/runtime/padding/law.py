@@ -33,7 +33,7 @@ from graphspec.runtime.values.memory import Memory
 from graphspec.runtime.verify.bench import Bench, Fills, Values
 from graphspec.runtime.verify.carried import Carried, written
 from graphspec.runtime.verify.compare import Tolerance, described
-from graphspec.spec import FromSize
+from graphspec.spec import DimSize, FromSize
 
 
 def padded_runs(context: Context, graphs: GraphSet, session: Session) -> Iterator[Diagnostic]:
@@ -41,9 +41,10 @@ def padded_runs(context: Context, graphs: GraphSet, session: Session) -> Iterato
 
     A warning where a size cannot be run by eager, so that there is nothing to be equal to.
     """
+    plan = context.plan
     padded = {
-        sequence.name: [case for case in cases(sequence, {}, context.plan.exact) if case.padded]
-        for sequence in context.plan.sequences.values()
+        name: [case for case in cases(sequence, _unshown(plan, sequence), plan.exact) if case.padded]
+        for name, sequence in plan.sequences.items()
     }
     if not any(padded.values()):
         return
@@ -57,6 +58,14 @@ def padded_runs(context: Context, graphs: GraphSet, session: Session) -> Iterato
                     break
     finally:
         stage.leave()
+
+
+def _unshown(plan: Plan, sequence: Sequence) -> dict[str, int]:
+    """The dims that nothing shows which a run is given: it has all rows of them."""
+    shapes = [plan.buffers[name].shape or () for name in sequence.inputs]
+    shapes += [plan.params[name].shape for name in sequence.params]
+    shown = {axis.dim for shape in shapes for axis in shape if isinstance(axis, DimSize)}
+    return {dim: plan.largest[dim] for dim in sequence.dims if dim not in shown}
 
 
 class _Given:
@@ -198,13 +207,15 @@ def _judged(stage: _Stage, trial: Trial, name: str) -> list[Diagnostic]:
     found = trial.bench.compared(trial.values, trial.tolerance).first
     if found is not None:
         said = f"at {trial.case}, {described(found, ('in eager', 'in replay'), trial.tolerance)}"
-        meant = _says_what_padding_is(plan, name)
-        return laws.judge_padded(plan, PaddedRun(name, found.what, said, stage.writer(found.what), meant=meant))
+        writer = stage.writer(found.what)
+        meant = writer is None and _says_what_padding_is(plan, name)
+        return laws.judge_padded(plan, PaddedRun(name, found.what, said, writer, meant=meant))
     proof = prove(trial)
     if proof.failure is None:
         return []
     what = proof.what or ""
-    return laws.judge_padded(plan, PaddedRun(name, what, proof.failure, stage.writer(what), proof.fix, meant=True))
+    said = f"only what padded rows hold now, zeros, keeps a run right: {proof.failure}"
+    return laws.judge_padded(plan, PaddedRun(name, what, said, stage.writer(what), proof.fix, meant=True))
 
 
 def _says_what_padding_is(plan: Plan, name: str) -> bool:

@@ -66,7 +66,7 @@ def scratch_rows(plan: Plan) -> dict[str, tuple[int, ...]]:
 
 
 def written(session: Session, before: Iterable[str] = ()) -> dict[str, torch.Tensor]:
-    """The tensors written within a session since its last rewind, and those of ``before``; one name for each storage."""
+    """The tensors written in a session since its last rewind, and those of ``before``: one name for each storage."""
     names = {*session.changes().written, *before}
     found: dict[int, tuple[str, torch.Tensor]] = {}
     for slot, tensor in session.reach.tensors:
