@@ -17,11 +17,13 @@ from graphspec.hazards import (
     CODES,
     FUNCTIONS,
     GENERATOR,
+    IN_A_LIBRARY,
     ON_HOST_NUMBERS,
     ON_HOST_TENSORS,
     OPERATORS,
     PARTS,
     PYTHON_KERNEL,
+    REWRITTEN,
     SEEDED,
     TAGGED,
     UNSAFE,
@@ -109,7 +111,8 @@ class Watch:
         message = f"region {self.region!r} {hazard.does}: {operator}{where}{self._train_mode()}{who}"
         severity: Severity = "warning" if only_one or hazard.warns else "error"
         file, line = (place.file, place.line) if place.line else (None, None)
-        hint = PARTS.get(part_of_torch(), hazard.hint) if hazard.code == "GS701" else hazard.hint
+        hint = IN_A_LIBRARY if place.installed and hazard.code in REWRITTEN else hazard.hint
+        hint = PARTS.get(part_of_torch(), hint) if hazard.code == "GS701" else hint
         found = Diagnostic(hazard.code, message, severity, file, line, hint=hint)
         self._found.setdefault((hazard.code, place, operator), found)
 
