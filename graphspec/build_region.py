@@ -23,6 +23,7 @@ def build_region(name: str, data: Mapping[str, Any], spec: Mapping[str, Any]) ->
         around=None if around is None else _around(around),
         outputs=_outputs(fields.pop("outputs", {})),
         updates=tuple(map(_update, fields.pop("updates", ()))),
+        pad_rows={state: tuple(rows) for state, rows in fields.pop("pad_rows", {}).items()},
         optimizer=(optimizer,) if isinstance(optimizer, str) else tuple(optimizer),
         bind=dict(fields.pop("bind", {})),
         generators=tuple(fields.pop("generators", spec.get("generators", ()))),

@@ -258,6 +258,7 @@ class Region(_Value):
     on_miss: Literal["error", "eager"] = "error"
     max_pad: float | None = None
     updates: tuple[Update, ...] = ()
+    pad_rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     eager: bool = False
     rows: Literal["real", "bucket"] = "real"
     around: Around | None = None

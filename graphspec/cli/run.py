@@ -111,7 +111,8 @@ def _execute(plan: Plan, device: str | None, options: RunOptions, progress: Prog
         progress(f"capture {event.region}", done, total)
         done += 1
 
-    with open_spec(plan, device=device, progress=capturing) as runner:
+    with open_spec(plan, device=device, progress=capturing, capture=False) as runner:
+        runner.capture(padding=not options.check)  # the check shows more, on other inputs and at every size
         return execute(runner, options, progress)
 
 

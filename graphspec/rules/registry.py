@@ -29,6 +29,7 @@ Rule = Callable[[Spec], Iterator[Diagnostic]]
 RULES: Final[tuple[Rule, ...]] = (
     references.unknown_values,
     references.model_owned_arguments,
+    references.scratch_rows,
     references.names_with_two_meanings,
     references.written_inputs,
     references.unmade_outputs,

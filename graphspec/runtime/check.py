@@ -36,7 +36,7 @@ from graphspec.runtime.fake.world import FakeWorld
 from graphspec.runtime.hazards import hook_findings
 from graphspec.runtime.inline.found import find_modules, inner_hooks
 from graphspec.runtime.laws import registry as laws
-from graphspec.runtime.laws.evidence import Facts, Pair
+from graphspec.runtime.laws.evidence import Facts, Pair, Resized
 from graphspec.runtime.opened.context import Context
 from graphspec.runtime.opened.regions import bind_regions
 from graphspec.runtime.rehearsal.observation import EagerCall, Observation, Rehearsal
@@ -186,7 +186,8 @@ class _Checked:
 
     def _opened(self) -> Facts:
         inputs = self._context.buffers.input_storages
-        return Facts(self._plan, self._context.backend, self._label, inputs, self._world.reach)
+        kept = self._context.buffers.kept_rows(self._context.model)
+        return Facts(self._plan, self._context.backend, self._label, inputs, self._world.reach, kept)
 
     def _first_calls(self, bucket: Bucket, warm: Rehearsal, first: Rehearsal) -> list[Diagnostic]:
         """What the very first call does otherwise than later ones, if they do so outside of a capture too."""
@@ -242,8 +243,8 @@ class _Checked:
             alike = [(one, two) for one, two in _matched(first, other) if _alike(one, two)]
             for one, two in alike:
                 if isinstance(one, Observation):
-                    sizes = largest[dim], size
-                    yield from laws.judge_sizes(self._opened(), one.region, dim, sizes, one.recording, two.recording)
+                    seen = Resized(one.region, dim, (largest[dim], size), one.recording, two.recording)
+                    yield from laws.judge_sizes(self._opened(), seen)
             if len(alike) == len(first.seen):
                 return
 

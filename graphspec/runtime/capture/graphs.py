@@ -12,7 +12,7 @@ the same starting state:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -23,13 +23,14 @@ from graphspec.backends.updates import Binding, bind_updates, refreshed
 from graphspec.errors import CaptureError, Diagnostic, HazardError, MismatchError
 from graphspec.plan import Bucket, Event, Graph, Variant
 from graphspec.recording.calls import Recording
+from graphspec.recording.comparison import parting
 from graphspec.runtime.capture.first_step import FirstStep
 from graphspec.runtime.capture.proof import Results, another_way, other_results, unexplained
 from graphspec.runtime.hazards import hook_findings, inside_capture
 from graphspec.runtime.holdings.preserve import Session, preserve
 from graphspec.runtime.holdings.storages import outside_autocast, quiet
 from graphspec.runtime.laws import registry as laws
-from graphspec.runtime.laws.evidence import Facts, Pair
+from graphspec.runtime.laws.evidence import Facts, Pair, Resized
 from graphspec.runtime.laws.host_state import rebound
 from graphspec.runtime.opened.context import CapturedRegion, Context, GraphSet, Progress
 from graphspec.runtime.rehearsal.calls import PassValues
@@ -49,7 +50,13 @@ from graphspec.units import human_bytes
 _Key = tuple[str, Bucket]
 
 
-def capture_graphs(context: Context, variant: Variant, progress: Progress | None = None) -> GraphSet:
+#: What is asked of graphs once they are captured, within the session that puts everything back.
+Asked = Callable[[Context, GraphSet, Session], Iterable[Diagnostic]]
+
+
+def capture_graphs(
+    context: Context, variant: Variant, progress: Progress | None = None, asked: Asked | None = None
+) -> GraphSet:
     """Capture every graph of one variant. ``progress`` is called with each as its capture begins.
 
     Raises HazardError with every finding, ModelError with the user's own exception as its cause, or CaptureError;
@@ -58,10 +65,20 @@ def capture_graphs(context: Context, variant: Variant, progress: Progress | None
     _refuse_hooks(context)
     try:
         with outside_autocast(context.device), context.backend.capturing(), preserve(context.roots) as session:
-            return _Capture(context, variant, session, progress or (lambda _: None)).run()
+            graphs = _Capture(context, variant, session, progress or (lambda _: None)).run()
+            if asked is not None:
+                _ask(context, asked(context, graphs, session))
+            return graphs
     except BaseException:
         context.backend.abandon()
         raise
+
+
+def _ask(context: Context, found: Iterable[Diagnostic]) -> None:
+    found = list(found)
+    if refused := laws.refused(found):
+        raise HazardError(dict.fromkeys(refused))
+    context.warn(*(_warning(each) for each in found))
 
 
 class _Capture:
@@ -91,6 +108,7 @@ class _Capture:
         context.buffers.adopt(context.model)
         for bucket, events in self._schedule:
             self._rehearse(bucket, events)
+        self._refuse_written_rows()
         self._set.code = code.so_far()
         session.rewind()
         if changed := list(unexplained(session.verify())):
@@ -172,10 +190,34 @@ class _Capture:
             raise HazardError(dict.fromkeys(refused))
         self._context.warn(*(_warning(each) for each in found))
 
+    def _refuse_written_rows(self) -> None:
+        """Raise HazardError for what two buckets that differ in one dim show of rows that a bucket adds."""
+        found: list[Diagnostic] = []
+        largest, *smaller = [bucket for bucket, _ in self._schedule] or [Bucket()]
+        for dim in (name for name, _ in largest.sizes if name not in self._context.plan.exact):
+            rest = [name for name, _ in largest.sizes if name != dim]
+            other = next((each for each in smaller if each.project(rest) == largest.project(rest)), None)
+            if other is not None:
+                found += self._written_rows(dim, largest, other)
+        if found:
+            raise HazardError(dict.fromkeys(found))
+
+    def _written_rows(self, dim: str, largest: Bucket, other: Bucket) -> list[Diagnostic]:
+        found: list[Diagnostic] = []
+        for region in self._context.plan.regions.values():
+            pair = [self._dry.get((region.name, bucket.project(region.dims))) for bucket in (largest, other)]
+            if dim not in region.dims or None in pair:
+                continue
+            one, two = (seen.recording for seen in pair if seen is not None)
+            if parting(one, two, shapes=False) is None:
+                resized = Resized(region.name, dim, (largest[dim], other[dim]), one, two)
+                found += laws.judge_sizes(self._opened(), resized, captured=True)
+        return found
+
     def _opened(self) -> Facts:
         context = self._context
-        reach = self._session.reach
-        return Facts(context.plan, context.backend, context.backend.name, context.buffers.input_storages, reach)
+        reach, kept = self._session.reach, context.buffers.kept_rows(context.model)
+        return Facts(context.plan, context.backend, context.backend.name, context.buffers.input_storages, reach, kept)
 
     # -- capture
 
