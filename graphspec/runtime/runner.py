@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from graphspec.runtime.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.hazards import capturing
 from graphspec.runtime.holdings.storages import outside_inference
 from graphspec.runtime.laws.registry import unbound
+from graphspec.runtime.opened.compilers import compiled_on, uncompiled
 from graphspec.runtime.opened.context import CapturedRegion, Context, Progress
 from graphspec.runtime.opened.regions import UnboundError, bind_regions
 from graphspec.runtime.opened.states import States
@@ -44,7 +45,8 @@ from graphspec.spec import Spec
 class GraphInfo:
     """One captured graph. ``bytes`` is what its values need in its pool, ``capture_s`` the seconds its capture took.
 
-    ``variant`` is what it was captured for; see `graphspec.plan.Variant`.
+    ``variant`` is what it was captured for; see `graphspec.plan.Variant`. ``compile_s`` are the seconds its compilation
+    took, 0 where it came from a cache; None where it is not compiled.
     """
 
     region: str
@@ -54,6 +56,7 @@ class GraphInfo:
     bytes: int
     capture_s: float
     variant: Variant
+    compile_s: float | None = None
 
 
 def open_spec(
@@ -63,11 +66,14 @@ def open_spec(
     device: str | None = None,
     capture: bool = True,
     progress: Progress | None = None,
+    compile: bool = True,
+    compiling: Callable[[plans.Graph], None] | None = None,
 ) -> Runner:
     """Open a spec: build (or take) the model, allocate every buffer, and capture every graph.
 
     ``model`` replaces what the factory would return. ``device`` overrides the spec's. With ``capture=False`` nothing
-    is captured until `Runner.capture`.
+    is captured until `Runner.capture`. With ``compile=False`` regions that name a compiler are captured as they are;
+    ``compiling`` is called with each graph that has to be compiled, which takes minutes.
 
     Raises SpecError (the file), ModelError (the user's code), WeightsError, HazardError (what a graph cannot repeat),
     CaptureError and DeviceError.
@@ -76,6 +82,7 @@ def open_spec(
         raise ReplayError(f"a spec cannot be opened while region '{region}' is being captured")
     plan = _compiled(path)
     backend = open_backend(device or plan.device, plan)
+    plan, warnings = compiled_on(plan, backend.name) if compile else (uncompiled(plan), [])
     try:
         with without_broken_torch_npu(), outside_inference(), device_failures(backend):
             built = build_model(plan, backend.device) if model is None else model
@@ -84,7 +91,8 @@ def open_spec(
             refuse_other_modes(model, plan)
             regions, wrong = bind_regions(plan, built)
             _refuse_unbound(plan, wrong)
-            runner = Runner(Context(plan, built, regions, buffers, backend), progress)
+            context = Context(plan, built, regions, buffers, backend, warnings, compiling or (lambda _: None))
+            runner = Runner(context, progress)
         if capture:
             runner.capture()
     except BaseException:
@@ -233,6 +241,7 @@ class Runner:
                 captured.graph.bytes,
                 captured.capture_s,
                 variant,
+                captured.graph.compile_s,
             )
             for variant, captured in self._variants.all_regions()
         )

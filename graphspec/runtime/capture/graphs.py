@@ -196,7 +196,16 @@ class _Capture:
         held = _held(trees, context.plan.last_captures(graph), graph)
         updates = bool(refreshed(region, context.backend.can_update))
         with inside_capture(region.name):
-            request = CaptureRequest(graph, call, held, slots, rehearser.names, updates=updates)
+            request = CaptureRequest(
+                graph,
+                call,
+                held,
+                slots,
+                rehearser.names,
+                updates=updates,
+                compiler=region.compile,
+                compiling=partial(context.compiling, graph),
+            )
             captured = context.backend.capture(request)
         outputs: dict[str, tuple[Tree, tuple[int, ...]]] = {}
         for name, tree in trees.items():

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from graphspec.errors import Diagnostic
 from graphspec.finding import placed
 from graphspec.plan import Plan
-from graphspec.runtime.laws import comparisons, host_state, host_tensors, kept, memory, params, results, rows
+from graphspec.runtime.laws import comparisons, compiled, host_state, host_tensors, kept, memory, params, results, rows
 from graphspec.runtime.laws.evidence import Facts, Pair
 from graphspec.runtime.opened.regions import UnboundError
 from graphspec.runtime.rehearsal.observation import Observation, Rehearsal
@@ -54,6 +54,8 @@ LAWS: tuple[Law, ...] = (
     Law("call", host_tensors.host_tensors, ("GS746",)),
     Law("call", host_tensors.off_the_device, ("GS746",)),
     Law("call", results.misfits, ("GS742",)),
+    Law("call", compiled.random_numbers, ("GS752",)),
+    Law("call", compiled.uncompilable, ("GS753",)),
     Law("pass", results.ended_calls, ("GS740", "GS741", "GS742", "GS743", "GS744", "GS748", "GS749")),
     Law("pass", memory.reshaped_by_eager, ("GS751",)),
     Law("pass", host_state.changed_host_values, ("GS725",), also="captured pass"),

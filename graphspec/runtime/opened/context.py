@@ -47,6 +47,7 @@ class Context:
     buffers: Buffers
     backend: Backend
     warnings: list[str] = field(default_factory=list)
+    compiling: Callable[[plans.Graph], None] = lambda _: None
 
     @cached_property
     def shared(self) -> SharedModel:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,6 +14,8 @@ import graphspec
 from graphspec.report.run_values import Check, Counts, Output, ReportedGraph, RunReport, Timing
 from graphspec.runtime.holdings.random_state import Ambient
 from graphspec.runtime.holdings.reach import reach
+from graphspec.runtime.opened.compilers import has_compiled
+from graphspec.runtime.runner import Runner, open_spec
 from graphspec.runtime.trial.check import check
 from graphspec.runtime.trial.feed import Feed, Fixed
 from graphspec.runtime.trial.subject import Progress, Subject, largest
@@ -22,9 +24,6 @@ from graphspec.runtime.values.trees import owned
 from graphspec.runtime.verify.carried import Carried, written_by
 from graphspec.runtime.verify.compare import leaves
 from graphspec.units import seconds
-
-if TYPE_CHECKING:
-    from graphspec.runtime.runner import Runner
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def execute(runner: Runner, options: RunOptions, progress: Progress = lambda *_:
     if runner.plan.check.every and found.failure is None:
         found = replace(found, notes=(*found.notes, _net(subject)))
     if found.failure is None:
-        total, each = measure(subject, options.steps, progress)
+        total, each = _timed(subject, options, progress)
     else:
         total, each = Timing("all sequences", "", 0, None, None, None), ()
     report = RunReport(
@@ -73,6 +72,16 @@ def execute(runner: Runner, options: RunOptions, progress: Progress = lambda *_:
         warnings=runner.warnings,
     )
     return Executed(report, {name: value for name, value in results.items() if isinstance(value, torch.Tensor)})
+
+
+def _timed(subject: Subject, options: RunOptions, progress: Progress) -> tuple[Timing, tuple[Timing, ...]]:
+    """Replays against eager; where regions are compiled, against the same regions uncompiled too."""
+    runner = subject.runner
+    if not has_compiled(runner.plan):
+        return measure(subject, options.steps, progress)
+    progress("capture uncompiled, to compare", 0, 1)
+    with open_spec(runner.plan, model=runner.model, device=str(runner.device), compile=False) as other:
+        return measure(subject, options.steps, progress, _subject(other, options.fixed))
 
 
 def _subject(runner: Runner, fixed: Fixed) -> Subject:
@@ -131,7 +140,7 @@ def _graphs(runner: Runner) -> tuple[ReportedGraph, ...]:
     return tuple(
         ReportedGraph(
             g.region, dict(g.bucket.sizes), g.pool, g.operators, g.bytes, g.capture_s,
-            (str(g.variant) or "every input") if several else "",
+            (str(g.variant) or "every input") if several else "", g.compile_s,
         )
         for g in found
     )  # fmt: skip
