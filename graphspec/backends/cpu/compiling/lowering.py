@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,8 @@ aten = torch.ops.aten
 
 _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
 _COMMUNICATION = frozenset({"c10d", "_c10d_functional", "npu_custom_dist"})
+#: Where one of these is zero or false, attention and dropout draw nothing.
+_DRAWN: Mapping[str, Any] = {"dropout_p": 1.0, "dropout": 1.0, "train": True, "training": True}
 #: They put another storage, or one of another size, under a tensor.
 _RESIZING = ("resize_", "set_", "resize_as_")
 
@@ -56,8 +58,11 @@ class Lowered:
 
 
 def draws(call: Call) -> bool:
-    """Whether a call draws random numbers."""
-    return torch.Tag.nondeterministic_seeded in call.op.tags
+    """Whether a call draws random numbers: an operator that can, unless what it is given leaves nothing to draw."""
+    if torch.Tag.nondeterministic_seeded not in call.op.tags:
+        return False
+    given = call.arguments()
+    return all(given.get(name, drawn) for name, drawn in _DRAWN.items())
 
 
 def obstacles(recording: Recording) -> Iterator[Obstacle]:
