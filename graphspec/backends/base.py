@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from graphspec.errors import DeviceError
     from graphspec.recording.calls import Call, Recording
     from graphspec.recording.source import ModuleNames
+    from graphspec.spec import Compile
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class CaptureRequest:
     ``call`` runs the region on its static inputs and returns the tensors whose memory must outlive the call;
     ``held_until`` gives, for each of them, the last capture of the pool during which it must stay untouched.
     ``slots`` picks the updatable arguments, given what was recorded; ``names`` tells the modules of each
-    call, ``updated`` the operators whose arguments updates refresh.
+    call, ``updated`` the operators whose arguments updates refresh. With a ``compiler`` the graph is one compiled call;
+    ``compiling`` is called when that has to be compiled first.
     """
 
     graph: plan.Graph
@@ -49,6 +51,8 @@ class CaptureRequest:
     slots: Callable[[Recording], Sequence[Slot]]
     names: ModuleNames | None
     updated: Collection[str] = ()
+    compiler: Compile | None = None
+    compiling: Callable[[], None] = lambda: None
 
 
 class CapturedGraph(Protocol):
@@ -69,6 +73,10 @@ class CapturedGraph(Protocol):
     @property
     def operators(self) -> int:
         """How many operators a replay runs."""
+
+    @property
+    def compile_s(self) -> float | None:
+        """The seconds that its compilation took, 0 if it came from a cache; None where it is not compiled."""
 
     @property
     def slots(self) -> Sequence[Slot]:

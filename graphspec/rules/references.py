@@ -63,7 +63,7 @@ def _rows(spec: Spec, state: Buffer) -> int | None:
         return 0
     axis = state.shape[0]
     if not isinstance(axis, DimSize):
-        return axis
+        return axis if isinstance(axis, int) else None
     dim = spec.dims.get(axis.dim)
     if isinstance(dim, Buckets):
         return axis.factor * max(dim.sizes, default=0)

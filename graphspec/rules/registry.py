@@ -7,6 +7,7 @@ from typing import Final
 
 from graphspec.errors import Diagnostic
 from graphspec.rules import (
+    compilers,
     files,
     graphs,
     paths,
@@ -73,6 +74,11 @@ RULES: Final[tuple[Rule, ...]] = (
     updates.spread,
     updates.overlaps,
     updates.specialized,
+    compilers.options,
+    compilers.modes,
+    compilers.devices,
+    compilers.engines,
+    compilers.updates,
     support.not_yet,
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +24,7 @@ from graphspec.runtime.hazards import capturing
 from graphspec.runtime.holdings.storages import outside_inference
 from graphspec.runtime.inline.applied import Applied
 from graphspec.runtime.laws.registry import unbound
+from graphspec.runtime.opened.compilers import compiled_on, uncompiled
 from graphspec.runtime.opened.context import CapturedRegion, Context, GraphInfo, Progress
 from graphspec.runtime.opened.regions import UnboundError, bind_regions
 from graphspec.runtime.opened.states import States
@@ -48,11 +49,14 @@ def open_spec(
     device: str | None = None,
     capture: bool = True,
     progress: Progress | None = None,
+    compile: bool = True,
+    compiling: Callable[[plans.Graph], None] | None = None,
 ) -> Runner:
     """Open a spec: build (or take) the model, allocate every buffer, and capture every graph.
 
     ``model`` replaces what the factory would return. ``device`` overrides the spec's. With ``capture=False`` nothing
-    is captured until `Runner.capture`.
+    is captured until `Runner.capture`. With ``compile=False`` regions that name a compiler are captured as they are;
+    ``compiling`` is called with each graph that has to be compiled, which takes minutes.
 
     Raises SpecError (the file), ModelError (the user's code), WeightsError, HazardError (what a graph cannot repeat),
     CaptureError and DeviceError.
@@ -61,6 +65,7 @@ def open_spec(
         raise ReplayError(f"a spec cannot be opened while region '{region}' is being captured")
     plan = _compiled(path)
     backend = open_backend(device or plan.device, plan)
+    plan, warnings = compiled_on(plan, backend.name) if compile else (uncompiled(plan), [])
     try:
         with without_broken_torch_npu(), outside_inference(), device_failures(backend):
             built = build_model(plan, backend.device) if model is None else model
@@ -69,7 +74,8 @@ def open_spec(
             refuse_other_modes(model, plan)
             regions, wrong = bind_regions(plan, built)
             _refuse_unbound(plan, wrong)
-            runner = Runner(Context(plan, built, regions, buffers, backend), progress)
+            context = Context(plan, built, regions, buffers, backend, warnings, compiling=compiling or (lambda _: None))
+            runner = Runner(context, progress)
         if capture:
             runner.capture()
     except BaseException:

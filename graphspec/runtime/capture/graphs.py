@@ -275,7 +275,16 @@ class _Capture:
         held = _held(trees, context.plan.last_captures(graph), graph)
         updated = region.updated_operators if refreshed(region, context.backend.can_update) else ()
         with inside_capture(region.name):
-            request = CaptureRequest(graph, call, held, slots, rehearser.names, updated)
+            request = CaptureRequest(
+                graph,
+                call,
+                held,
+                slots,
+                rehearser.names,
+                updated,
+                compiler=region.compile,
+                compiling=partial(context.compiling, graph),
+            )
             captured = context.backend.capture(request)
         outputs: dict[str, tuple[Tree, tuple[int, ...]]] = {}
         for name, tree in trees.items():

@@ -14,7 +14,18 @@ from typing import Any, Literal
 from graphspec.errors import Diagnostic
 from graphspec.finding import placed
 from graphspec.plan import Plan
-from graphspec.runtime.laws import comparisons, gradients, host_state, host_tensors, kept, memory, params, results, rows
+from graphspec.runtime.laws import (
+    comparisons,
+    compiled,
+    gradients,
+    host_state,
+    host_tensors,
+    kept,
+    memory,
+    params,
+    results,
+    rows,
+)
 from graphspec.runtime.laws.evidence import Facts, PaddedRun, Pair, Resized
 from graphspec.runtime.opened.regions import UnboundError
 from graphspec.runtime.rehearsal.observation import Observation, Rehearsal
@@ -58,6 +69,8 @@ LAWS: tuple[Law, ...] = (
     Law("call", host_tensors.off_the_device, ("GS746",)),
     Law("call", results.misfits, ("GS742",)),
     Law("call", gradients.found_gradients, ("GS760",)),
+    Law("call", compiled.random_numbers, ("GS770",)),
+    Law("call", compiled.uncompilable, ("GS771",)),
     Law("pass", results.ended_calls, ("GS740", "GS741", "GS742", "GS743", "GS744", "GS748", "GS749")),
     Law("pass", memory.reshaped_by_eager, ("GS751",)),
     Law("pass", host_state.changed_host_values, ("GS725",), also="captured pass"),

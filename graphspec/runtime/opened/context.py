@@ -50,6 +50,7 @@ class Context:
     backend: Backend
     warnings: list[str] = field(default_factory=list)
     gradients: Gradients = field(default_factory=Gradients)
+    compiling: Callable[[plans.Graph], None] = lambda _: None
 
     @cached_property
     def shared(self) -> SharedModel:
@@ -122,7 +123,8 @@ class Context:
 class GraphInfo:
     """One captured graph. ``bytes`` is what its values need in its pool, ``capture_s`` the seconds its capture took.
 
-    ``variant`` is what it was captured for; see `graphspec.plan.Variant`.
+    ``variant`` is what it was captured for; see `graphspec.plan.Variant`. ``compile_s`` are the seconds its compilation
+    took, 0 where it came from a cache; None where it is not compiled.
     """
 
     region: str
@@ -132,6 +134,7 @@ class GraphInfo:
     bytes: int
     capture_s: float
     variant: Variant
+    compile_s: float | None = None
 
 
 @dataclass
@@ -157,7 +160,16 @@ class CapturedRegion:
     def info(self, variant: Variant) -> GraphInfo:
         """What is told of this graph."""
         plan, graph = self.plan, self.graph
-        return GraphInfo(plan.region, plan.bucket, plan.pool, graph.operators, graph.bytes, self.capture_s, variant)
+        return GraphInfo(
+            plan.region,
+            plan.bucket,
+            plan.pool,
+            graph.operators,
+            graph.bytes,
+            self.capture_s,
+            variant,
+            graph.compile_s,
+        )
 
     def refresh(self, params: Mapping[str, Any]) -> None:
         """Write every update slot from the present params."""
