@@ -26,7 +26,7 @@ from graphspec.loading import no_collections
 from graphspec.plan import Bucket, Event
 from graphspec.recording.comparison import parting
 from graphspec.report.check_values import CheckReport, TracedRegion, TracedValue
-from graphspec.runtime.devices import without_broken_torch_npu
+from graphspec.runtime.building.devices import without_broken_torch_npu
 from graphspec.runtime.fake.build import build_fake
 from graphspec.runtime.fake.judged import JudgedDevice
 from graphspec.runtime.fake.placement import Placement

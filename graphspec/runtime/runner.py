@@ -18,8 +18,8 @@ from graphspec.errors import DeviceError, InputError, MismatchError, ReplayError
 from graphspec.loading import load_plan
 from graphspec.plan import Bucket
 from graphspec.runtime.building.build import build_model, refuse_other_devices, refuse_other_modes
+from graphspec.runtime.building.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.building.weights import load_weights, read_weights
-from graphspec.runtime.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.hazards import capturing
 from graphspec.runtime.holdings.storages import outside_inference
 from graphspec.runtime.inline.applied import Applied
