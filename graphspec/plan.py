@@ -181,8 +181,8 @@ class Span:
 class BufferPlan:
     """A static buffer or declared output: its symbolic shape, and the one allocation all its buckets share.
 
-    ``largest`` is the shape at the largest size of each dim, ``bytes`` its size; both None for a state that the model
-    owns (``attr``), and for an output whose shape is not declared. ``static`` False: an output that lives in the memory
+    ``largest`` is the shape at the largest size of each dim, ``bytes`` its size; None for what the model owns
+    (``attr``), and for an output whose shape is not declared. ``static`` False: an output that lives in the memory
     of its graphs, one address a bucket, and is allocated by no one else. ``source``: the host value it is a copy of.
     """
 

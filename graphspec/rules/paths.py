@@ -44,6 +44,9 @@ def _exact(spec: Spec) -> Iterator[Place]:
     """Paths that must lead to one object."""
     for index, text in enumerate(data_at(spec, ("generators",)) or ()):
         yield text, ("generators", index), False
+    for buffer in spec.buffers.values():
+        if buffer.attr is not None and buffer.role == "input":
+            yield buffer.attr, ("buffers", buffer.name, "attr"), False
     for region in spec.regions.values():
         yield from _exact_of(spec, region)
 
@@ -70,7 +73,7 @@ def _exact_of(spec: Spec, region: Region) -> Iterator[Place]:
 def _globs(spec: Spec) -> Iterator[Place]:
     """Paths that may lead to several objects."""
     for buffer in spec.buffers.values():
-        if buffer.attr is not None:
+        if buffer.attr is not None and buffer.role == "state":
             yield buffer.attr, ("buffers", buffer.name, "attr"), False
     for region in spec.regions.values():
         if region.inline:

@@ -84,6 +84,7 @@ def open_spec(
             refuse_other_modes(model, plan)
             regions, wrong = bind_regions(plan, built)
             _refuse_unbound(plan, wrong)
+            buffers.adopt_inputs(built)
             runner = Runner(Context(plan, built, regions, buffers, backend), progress)
         if capture:
             runner.capture()

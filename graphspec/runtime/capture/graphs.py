@@ -332,7 +332,9 @@ def _refuse_over_budget(context: Context) -> None:
     if budget is None:
         return
     parts = {f"pool '{pool}'": size for pool, size in context.backend.pool_bytes().items()}
-    parts["the static buffers"] = sum(buffer.whole.nbytes for buffer in context.buffers.static.values())
+    parts["the static buffers"] = sum(
+        buffer.whole.nbytes for buffer in context.buffers.static.values() if buffer.declared.attr is None
+    )
     total = sum(parts.values())
     if total > budget:
         shown = ", ".join(f"{name} {human_bytes(size)}" for name, size in sorted(parts.items(), key=lambda it: -it[1]))

@@ -64,6 +64,6 @@ def _versions(graphs: GraphSet, found: Reach) -> Iterator[str]:
 
 def _own_storages(context: Context, graphs: GraphSet) -> frozenset[int]:
     """Storages that graphspec itself allocated."""
-    statics = [buffer.whole for buffer in context.buffers.static.values()]
+    statics = [buffer.whole for buffer in context.buffers.static.values() if buffer.declared.attr is None]
     copies = [tensor for copy in graphs.copies.values() for tensor in copy.tensors]
     return frozenset(tensor.untyped_storage()._cdata for tensor in (*statics, *copies))

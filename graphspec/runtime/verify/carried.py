@@ -32,7 +32,10 @@ class Carried:
         self._buffers = plan.buffers
         self._largest = {dim: size for dim, size in _largest(plan).items() if size > 1}
         known = {_storage(tensor) for _, tensor in self._declared.values()}
-        self._others = {name: tensor for name, tensor in others.items() if _storage(tensor) not in known}
+        given = {buffer.declared.attr for buffer in plan.buffers.values() if buffer.role == "input"}
+        self._others = {
+            name: tensor for name, tensor in others.items() if _storage(tensor) not in known and name not in given
+        }
 
     def save(self) -> Saved:
         """Every tensor with a copy of its content."""
