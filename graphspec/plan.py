@@ -249,6 +249,7 @@ class Plan:
     model: Model = field(default=Model(""), compare=False, repr=False)
     folder: Path = field(default=Path(), compare=False, repr=False)
     seed: int = field(default=0, compare=False, repr=False)
+    sample: str | None = field(default=None, compare=False, repr=False)
     capture: CaptureOptions = field(default=CaptureOptions(), compare=False, repr=False)
     check: CheckOptions = field(default=CheckOptions(), compare=False, repr=False)
     npu: NpuOptions = field(default=NpuOptions(), compare=False, repr=False)

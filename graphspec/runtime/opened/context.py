@@ -19,8 +19,9 @@ from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.values.axes import Axes
 from graphspec.runtime.values.buffers import Buffers
 from graphspec.runtime.values.eager_copies import StaticCopy
+from graphspec.runtime.values.examples import Examples
 from graphspec.runtime.values.homes import Homes
-from graphspec.runtime.values.samples import alternative_param, default_param, sample
+from graphspec.runtime.values.samples import alternative_param, checked_sample, default_param, sample
 from graphspec.runtime.values.trees import Tree, mapped
 from graphspec.spec import Shape
 
@@ -72,12 +73,24 @@ class Context:
     def sample_inputs(self, names: tuple[str, ...], sizes: Mapping[str, int], seed: int) -> dict[str, torch.Tensor]:
         """An input for each buffer, as the spec's `sample` says; the same for the same seed."""
         made = {}
+        example = self.examples(sizes, seed)
         for position, name in enumerate(names):
             buffer = self.plan.buffers[name].declared
             generator = torch.Generator().manual_seed(seed * 1009 + position)
             shape = concrete(buffer.shape or (), {**self.plan.constants, **sizes})
-            made[name] = sample(buffer, shape, generator, self.plan.folder)
+            if name in example:
+                made[name] = example[name]
+            elif buffer.sample is not None and buffer.sample.kind == "make":
+                given = self.examples.one(buffer.sample.value, sizes, seed)
+                made[name] = checked_sample(buffer, given, shape)
+            else:
+                made[name] = sample(buffer, shape, generator, self.plan.folder)
         return made
+
+    @cached_property
+    def examples(self) -> Examples:
+        """Inputs and params that fit each other."""
+        return Examples(self.plan)
 
     @cached_property
     def special(self) -> tuple[str, ...]:
@@ -90,10 +103,15 @@ class Context:
         params = self.default_params(self.plan.buckets[0], {})
         return variant_of((), {name: params[name] for name in self.special})
 
-    def default_params(self, bucket: Bucket, special: Mapping[str, Any]) -> dict[str, Any]:
-        """Every param at its default, or at the value its graphs are specialized for."""
+    def default_params(self, bucket: Bucket, special: Mapping[str, Any], seed: int | None = None) -> dict[str, Any]:
+        """Every param at its default, or at the value its graphs are specialized for.
+
+        With a ``seed``: as the example of that seed has it.
+        """
+        example = {} if seed is None else self.examples(dict(bucket.sizes), seed)
+        made = {**{name: value for name, value in example.items() if name in self.plan.params}, **special}
         return {
-            name: special[name] if name in special else default_param(param, self.shape(param.shape, bucket))
+            name: made[name] if name in made else default_param(param, self.shape(param.shape, bucket))
             for name, param in self.plan.params.items()
         }
 
