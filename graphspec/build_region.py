@@ -15,6 +15,7 @@ def build_region(name: str, data: Mapping[str, Any], spec: Mapping[str, Any]) ->
     around = fields.pop("around", None)
     optimizer = fields.pop("optimizer", ())
     compiler = fields.pop("compile", None)
+    on_miss = fields.pop("on_miss", "eager" if fields.get("inline") else "error")
     return Region(
         name,
         positional=positional,
@@ -22,10 +23,12 @@ def build_region(name: str, data: Mapping[str, Any], spec: Mapping[str, Any]) ->
         around=None if around is None else _around(around),
         outputs=_outputs(fields.pop("outputs", {})),
         updates=tuple(map(_update, fields.pop("updates", ()))),
+        pad_rows={state: tuple(rows) for state, rows in fields.pop("pad_rows", {}).items()},
         optimizer=(optimizer,) if isinstance(optimizer, str) else tuple(optimizer),
         bind=dict(fields.pop("bind", {})),
         generators=tuple(fields.pop("generators", spec.get("generators", ()))),
         hooks=fields.pop("hooks", spec.get("hooks", "refuse")),
+        on_miss=on_miss,
         compile=None if compiler is None else _compiler(compiler),
         **fields,
     )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphspec.plan import Bucket, BufferPlan, Graph, Plan, RegionPlan, Sequence, Span, Variant, Wire
-from graphspec.spec import DimSize, Free, FromParam, FromSize, Shape, Update
+from graphspec.spec import DimSize, Free, FromParam, FromSize, Loop, Shape, Update
 
 #: Of the object that `to_json` returns: it changes when a key changes its meaning.
 VERSION = 1
@@ -47,8 +47,10 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 
 def _sequence_as_data(sequence: Sequence) -> dict[str, Any]:
-    """A limit to padding is there where a region has one."""
-    return _plain(sequence, "name", *(("max_pad",) if sequence.max_pad is None else ()))
+    """Loops are there where a sequence has some, a limit to padding where a region has one."""
+    loops = {"loops": [dict(vars(loop)) for loop in sequence.loops]} if sequence.loops else {}
+    limit = {} if sequence.max_pad is None else {"max_pad": sequence.max_pad}
+    return {**_plain(sequence, "name", "loops", "max_pad"), **limit, **loops}
 
 
 def _variants(plan: Plan) -> dict[str, Any]:
@@ -194,4 +196,5 @@ def _region(name: str, entry: Mapping[str, Any], reads: list[Wire]) -> RegionPla
 
 
 def _sequence(name: str, entry: Mapping[str, Any]) -> Sequence:
-    return Sequence(name=name, **_tuples(entry) | {"buckets": tuple(map(_bucket, entry["buckets"]))})
+    loops = tuple(Loop(**loop) for loop in entry.get("loops", ()))
+    return Sequence(name=name, **_tuples(entry) | {"buckets": tuple(map(_bucket, entry["buckets"])), "loops": loops})

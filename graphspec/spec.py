@@ -258,6 +258,7 @@ class Region(_Value):
     on_miss: Literal["error", "eager"] = "error"
     max_pad: float | None = None
     updates: tuple[Update, ...] = ()
+    pad_rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     eager: bool = False
     rows: Literal["real", "bucket"] = "real"
     around: Around | None = None
@@ -284,6 +285,11 @@ class Region(_Value):
     def updated_operators(self) -> frozenset[str]:
         """The operators that updates name, without their overloads."""
         return frozenset(update.op.partition(".")[0] for update in self.updates)
+
+    @property
+    def trains(self) -> bool:
+        """Whether it runs with autograd: it computes gradients into ``.grad``, steps an optimizer, or both."""
+        return bool(self.optimizer) or self.grads is not None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -326,10 +332,31 @@ class NpuOptions(_Value):
     handlers: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Loop(_Value):
+    """Steps that a run repeats while a value is true, ``{while: condition, do: [...]}``.
+
+    They are ``steps[first:stop]`` of their sequence, which lists every region once for each place in the file: what a
+    loop adds is that they run zero, one or more times. One loop lies inside of another, or beside it. ``limit`` is the
+    key `max`: so often at most.
+    """
+
+    condition: str
+    first: int
+    stop: int
+    limit: int | None = None
+
+    @property
+    def steps(self) -> range:
+        """The places of its steps."""
+        return range(self.first, self.stop)
+
+
 @dataclass(frozen=True)  # with methods of its own, which leave the document out
 class Spec:
     """A whole spec. ``sequences`` is the key `replay`; a bare list is the one sequence named ``replay``.
 
+    ``loops`` are those of each sequence that has some, in the order of the file: an outer one before its inner ones.
     ``sample`` is the function that gives inputs and params which fit each other.
     """
 
@@ -348,6 +375,7 @@ class Spec:
     capture: CaptureOptions = CaptureOptions()
     check: CheckOptions = CheckOptions()
     npu: NpuOptions = NpuOptions()
+    loops: Mapping[str, tuple[Loop, ...]] = field(default_factory=dict)
     document: Document | None = field(default=None, repr=False, compare=False)
 
     @property

@@ -37,6 +37,7 @@ def _sequence(
         params=tuple(param for param in spec.params if param in params),
         results=_results(spec, steps, regions),
         buckets=projections(buckets, ordered),
+        loops=spec.loops.get(name, ()),
         max_pad=min((region.max_pad for region in regions if region.max_pad is not None), default=None),
     )
 

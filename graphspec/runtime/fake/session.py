@@ -51,6 +51,10 @@ class FakeSession:
         self.restore()
         self._objects.forget(names)
 
+    def settle_flag(self, owner: object, key: str, *, value: bool) -> None:
+        """A flag that was flipped once and for all: from now on this is what it is put back to."""
+        self._objects.settle(owner, key, value)
+
     def held(self, keys: Collection[str]) -> dict[str, Any]:
         """What slots hold now under these keys, by their names."""
         return self._objects.held(keys)

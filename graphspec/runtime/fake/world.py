@@ -42,6 +42,10 @@ class FakeWorld:
         """Take back what was created under these names."""
         self._session.forget(names)
 
+    def settle_flag(self, owner: object, key: str, *, value: bool) -> None:
+        """A flag that was flipped once and for all."""
+        self._session.settle_flag(owner, key, value=value)
+
     def held(self, keys: Collection[str]) -> dict[str, Any]:
         """What slots hold now under these keys, by their names."""
         return self._session.held(keys)

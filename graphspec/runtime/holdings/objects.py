@@ -10,13 +10,14 @@ Invariants:
 from __future__ import annotations
 
 import array
+import copy
 import functools
 import numbers
 import sys
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import is_
 from types import MethodType
 from typing import Any, Literal
@@ -32,6 +33,7 @@ from graphspec.runtime.holdings.readers import Reading, reader_of
 ChangeKind = Literal["scalar", "tensor", "container", "replaced", "object", "memory"]
 
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_COPIED = (dict, OrderedDict, defaultdict, list, set, deque)
 _READ_ONLY = (tuple, frozenset, MethodType, torch.Tensor)
 
 
@@ -109,10 +111,14 @@ class PythonState:
     def restore(self) -> tuple[tuple[Change, ...], tuple[str, ...]]:
         """Put back what existed, and take what was created as existing from now on."""
         outcomes = []
-        for kept in self._kept.values():
-            outcome = _compare(kept)
-            if outcome.now is kept.content:
+        compared = [(kept, _compare(kept)) for kept in self._kept.values()]
+        left = {id(each.before) for _, outcome in compared for each in outcome.changes if each.kind == "replaced"}
+        for kept, seen in compared:
+            if seen.now is kept.content:
                 continue
+            outcome = seen
+            if id(kept.part.owner) in left:  # the run put another one in its place: what it had in this one goes
+                outcome = replace(seen, target=kept.content, created=(), lazy=())
             outcomes.append(outcome)
             _take_lazy(kept, outcome)
             kept.added.update(key for key in outcome.target if key not in kept.content)
@@ -120,6 +126,13 @@ class PythonState:
                 _write(kept.part, outcome.now, outcome.target)
             kept.content = outcome.target
         return _report(outcomes)
+
+    def settle(self, owner: object, key: Any, value: Any) -> None:
+        """An attribute of an object holds this value, and is put back to it from now on."""
+        for kept in self._kept.values():
+            if kept.part.owner is owner and kept.part.kind == "attributes" and key in kept.content:
+                kept.content = {**kept.content, key: value}
+                _write(kept.part, kept.part.read(), {**kept.part.read(), key: value})
 
     def held(self, keys: Collection[str]) -> dict[str, Any]:
         """What slots of the user's objects and globals hold now under these keys, by name.
@@ -153,8 +166,9 @@ class PythonState:
             gone = [key for key in now if key in kept.content and _slot_name(kept, key) in names]
             if not gone:
                 continue
-            target = {key: value for key, value in now.items() if key not in gone or key not in kept.added}
-            target.update((key, kept.lazy[key]) for key in gone if key in target and key in kept.lazy)
+            leave = {id(key) for key in gone if key in kept.added}  # by identity: tensors may be keys
+            target = {key: value for key, value in now.items() if id(key) not in leave}
+            target.update((key, kept.lazy[key]) for key in gone if id(key) not in leave and key in kept.lazy)
             _write(kept.part, now, target)
             kept.content = target
 
@@ -270,6 +284,8 @@ def _change(kept: _Kept, key: Any, before: Any, after: Any) -> Change:
         kind: ChangeKind = "tensor"
     elif kept.part.kind != "array" and isinstance(before, _CONTAINERS) and isinstance(after, _CONTAINERS):
         kind = "replaced"
+        if type(after) in _COPIED:  # as it is now: the next run may put something into it, and leave another one
+            after = copy.copy(after)
     elif kept.part.kind == "array" or isinstance(before, _CONTAINERS) or isinstance(after, _CONTAINERS):
         kind = "container"
     else:

@@ -124,6 +124,16 @@ class Session:
         with quiet():
             self._contents.save(tensors, "a replay")
 
+    def adopt(self, tensors: Iterable[torch.Tensor]) -> None:
+        """The content of these, which were created inside, is from now on what they are put back to."""
+        with quiet():
+            self._contents.adopt(tensors)
+
+    def settle_flag(self, owner: object, key: str, *, value: bool) -> None:
+        """A flag that was flipped once and for all: from now on this is what it is put back to."""
+        with quiet():
+            self._objects.settle(owner, key, value)
+
     def forget(self, names: Collection[str]) -> None:
         """Take back what was created inside under these names, as `created` reports them."""
         with quiet():

@@ -96,6 +96,8 @@ def drawn_on_the_host(_: Facts, run: Rehearsal) -> Iterator[Diagnostic]:
 def rebound(opened: Facts, run: Rehearsal) -> Iterator[tuple[str, Change]]:
     """Slots that captured regions fill anew in every call, and that no captured one is known to read before."""
     for found in host_changes(run):
+        if opened.plan.trains and found.change.name.endswith(".grad"):
+            continue  # a run leaves what eager would have left there
         if not any(True for _ in (*_host_value(found), *_tensor(opened, found))):
             yield found.by.region, found.change
 
@@ -157,6 +159,8 @@ def _host_value(found: HostChange) -> Iterator[Diagnostic]:
 
 def _tensor(opened: Facts, found: HostChange) -> Iterator[Diagnostic]:
     region, change = found.by.region, found.change
+    if opened.plan.trains and change.name.endswith(".grad"):
+        return
     if any(True for _ in _host_value(found)):
         return
     if change.kind == "memory":
@@ -169,7 +173,9 @@ def _tensor(opened: Facts, found: HostChange) -> Iterator[Diagnostic]:
         )
     else:
         # An input that an earlier call kept does not count: what reads it may read the input of this call.
-        before = [each for each in _tensors(change.before) if each.untyped_storage()._cdata not in opened.inputs]
+        # Nor does what this very run made, and put into a container that was there before.
+        made = opened.inputs.keys() | frozenset().union(*(each.recording.born_keys() for each in found.readers))
+        before = [each for each in _tensors(change.before) if each.untyped_storage()._cdata not in made]
         reader = _reader(found.readers, [each for each in before if not opened.is_shared(each, change.name)])
         if reader is not None:
             reads = f"region '{region}' reads {change.name} and then puts"

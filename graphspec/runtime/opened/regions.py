@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -87,11 +87,24 @@ class BoundRegion:
 
         Autograd is the caller's business; everything else that the region declares around its calls is there.
         """
-        if self.declared.mode is not None or self.declared.autocast is not None or self.around is not None:
+        declared = self.declared
+        if declared.mode is not None or declared.autocast is not None or self.around is not None or declared.trains:
             return self(values)
         args, kwargs = self._arguments(self.declared.positional, self.declared.keyword, values)
         returned = self.callable(*args, **kwargs)
         return {name: self._output(returned, name, path) for name, path in self.declared.outputs.items()}
+
+    def bound(self) -> list[tuple[torch.Tensor, str]]:
+        """The tensors that a param is written into before each run, each with its param. Raises ModelError."""
+        what = f"region '{self.declared.name}' (bind)"
+        found = []
+        for path, param in self.declared.bind.items():
+            value = attribute(self.model, path, what)
+            if not isinstance(value, torch.Tensor):
+                message = f"{what}: {path} is a {type(value).__name__}, and `bind` writes into a tensor, in place"
+                raise ModelError(message, hint=f"make it one: {path.rpartition('.')[2]}=torch.tensor({value!r})")
+            found.append((value, param))
+        return found
 
     @property
     def callable(self) -> Callable[..., Any]:
@@ -105,7 +118,7 @@ class BoundRegion:
     @contextlib.contextmanager
     def _surroundings(self, args: list[Any], kwargs: dict[str, Any], values: Environment) -> Any:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
+            stack.enter_context(torch.set_grad_enabled(self.declared.trains))
             if self.declared.mode is not None:
                 stack.enter_context(training_mode(self.model, training=self.declared.mode == "train"))
             if self.declared.autocast is not None:
@@ -161,12 +174,14 @@ class UnboundError(ModelError):
 
 
 def bind_regions(plan: Plan, model: Any) -> tuple[dict[str, BoundRegion], list[UnboundError]]:
-    """Every region with its callable, and what is wrong with those whose paths the model does not have."""
+    """Regions that are not inline with their callables, and what is wrong with paths that the model does not have."""
     bound, wrong = {}, []
     for name, region in plan.regions.items():
+        if region.declared.inline:
+            continue  # whoever calls the module calls it
         try:
             bound[name] = _bind(region.declared, model, plan)
-        except UnboundError as error:  # noqa: PERF203 - every region has its say
+        except UnboundError as error:
             wrong.append(error)
     return bound, wrong
 
@@ -211,7 +226,31 @@ def _bind(region: language.Region, model: Any, plan: Plan) -> BoundRegion:
     for value in region.arguments:
         with _at(region, "inputs"):
             makers |= {name: import_beside(name, plan.folder, plan.model.factory) for name in _factories(value)}
-    return BoundRegion(region, model, function, around, makers)
+    bound = BoundRegion(region, model, function, around, makers)
+    with _at(region, "bind"):
+        bound.bound()
+    with _at(region, "optimizer"):
+        for path in region.optimizer:
+            _optimizer(region, model, path)
+    return bound
+
+
+def write_bound(bound: Iterable[tuple[torch.Tensor, str]], params: Mapping[str, Any]) -> None:
+    """Write each param into its tensor, in place."""
+    with torch.no_grad():
+        for tensor, param in bound:
+            value = params[param]
+            tensor.copy_(torch.as_tensor(value)) if isinstance(value, list | tuple) else tensor.fill_(value)
+
+
+def _optimizer(region: language.Region, model: Any, path: str) -> None:
+    found = attribute(model, path, f"region '{region.name}'")
+    if isinstance(found, torch.optim.LBFGS):
+        message = f"region '{region.name}': {path} is LBFGS, whose step calls the model as often as the losses ask for"
+        raise ModelError(message, hint="step it outside of the spec, or take another optimizer")
+    if not isinstance(found, torch.optim.Optimizer):
+        message = f"region '{region.name}': {path} is a {type(found).__name__}, not an optimizer"
+        raise ModelError(message, hint="name the attribute that holds the torch.optim.Optimizer")
 
 
 def _around_keys(around: language.Around) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -19,6 +19,7 @@ from graphspec.recording.calls import Recording
 from graphspec.recording.source import Site
 from graphspec.runtime.holdings.preserve import Change, Changes
 from graphspec.runtime.holdings.storages import Layout
+from graphspec.runtime.training.gradients import GradientSeen
 from graphspec.runtime.values.outputs import MisfitError
 from graphspec.runtime.values.trees import Tree
 
@@ -93,8 +94,8 @@ class Observation:
     ``layouts`` those of the plain tensors it was given, before and after. ``origins`` and ``copies`` say which value a
     storage was made for, and which hold a copy of what an eager region made, when the call began; ``originals`` those
     that hold what it has copies of. ``changes`` is what differs on the host since the pass began, ``loaded`` the names
-    that the code of captured regions has loaded by now. ``hazards`` were found on the way. ``ended``: the call did not
-    return.
+    that the code of captured regions has loaded by now. ``hazards`` were found on the way. ``gradients`` is what a
+    region that trains did with those of the model. ``ended``: the call did not return.
     """
 
     region: str
@@ -115,6 +116,7 @@ class Observation:
     hazards: tuple[Diagnostic, ...] = ()
     changes: Changes = NO_CHANGES
     loaded: frozenset[str] = frozenset()
+    gradients: tuple[GradientSeen, ...] = ()
     ended: BaseException | None = None
 
 

@@ -12,8 +12,8 @@ import torch
 from graphspec import spec as language
 from graphspec.errors import InputError
 from graphspec.plan import Plan, Sequence, concrete
+from graphspec.runtime.padding.cases import Case, cases
 from graphspec.runtime.replay.request import SIZES
-from graphspec.runtime.trial.cases import Case, cases
 from graphspec.runtime.values.inputs import InputCheck, ParamCheck, copies_of
 from graphspec.runtime.values.samples import alternative_param
 
@@ -142,8 +142,3 @@ def _changed(
         return drawn.randint(int(low), int(high))
     part = drawn.random()  # not `uniform`, whose high - low may be infinite
     return float(min(max(low * (1 - part) + high * part, low), high))
-
-
-def cloned(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values with memory of their own: a run may write to its inputs."""
-    return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
