@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ from graphspec.backends.base import Backend, CapturedGraph
 from graphspec.backends.updates import Binding, specialized
 from graphspec.plan import Bucket, Variant, concrete
 from graphspec.runtime.holdings.code_names import LoadedNames
+from graphspec.runtime.opened.binds import Counter
 from graphspec.runtime.opened.regions import BoundRegion
 from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.training.gradients import Gradients
@@ -161,6 +162,7 @@ class CapturedRegion:
 
     ``outputs`` has, for each output, its structure and the positions of its tensors among the graph's outputs;
     ``homes`` the memory in which they lie. ``gradients``: what a region that trains does with them; None for others.
+    ``left``: the numbers of the host that are bound to params, each with what the call left there.
     """
 
     plan: plans.Graph
@@ -170,6 +172,7 @@ class CapturedRegion:
     homes: Homes
     capture_s: float = 0.0
     gradients: ReplayedGradients | None = None
+    left: Sequence[tuple[Counter, Any]] = ()
 
     def replay(self) -> None:
         """The bare replay of this graph, with nothing checked and nothing copied."""

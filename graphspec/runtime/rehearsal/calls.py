@@ -11,8 +11,8 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from graphspec.plan import ANY, Bucket, Event, Variant
+from graphspec.runtime.opened.binds import write_bound
 from graphspec.runtime.opened.context import Context
-from graphspec.runtime.opened.regions import write_bound
 from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.rehearsal.observation import StaleRead
 from graphspec.runtime.rehearsal.world import World

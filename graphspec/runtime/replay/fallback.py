@@ -15,8 +15,8 @@ from graphspec import plan as plans
 from graphspec import spec as language
 from graphspec.errors import InputError
 from graphspec.plan import Bucket, RegionPlan, concrete
+from graphspec.runtime.opened.binds import write_bound
 from graphspec.runtime.opened.context import Context
-from graphspec.runtime.opened.regions import write_bound
 from graphspec.runtime.replay.conditions import truth
 from graphspec.runtime.replay.foreign import Foreign, bring
 from graphspec.runtime.replay.moving import Moving, made_results
