@@ -74,6 +74,7 @@ def open_spec(
             refuse_other_modes(model, plan)
             regions, wrong = bind_regions(plan, built)
             _refuse_unbound(plan, wrong)
+            buffers.adopt_inputs(built)
             context = Context(plan, built, regions, buffers, backend, warnings, compiling=compiling or (lambda _: None))
             runner = Runner(context, progress)
         if capture:
@@ -159,8 +160,13 @@ class Runner:
         context, plan = self._context, self[sequence].plan
         full = {**dict(plan.buckets[-1].sizes), **(sizes or {})}
         made: dict[str, Any] = dict(context.sample_inputs(plan.inputs, full, seed))
-        params = context.default_params(Bucket(tuple(full.items())), {})
+        params = context.default_params(Bucket(tuple(full.items())), {}, seed)
         return made | {name: params[name] for name in plan.params}
+
+    @property
+    def exemplary(self) -> frozenset[str]:
+        """The params that samples take from an example of the spec (`sample: {make: ...}`), with what fits them."""
+        return frozenset(self._context.examples.params)
 
     def reset(self) -> None:
         """Put every state back to its initial content."""

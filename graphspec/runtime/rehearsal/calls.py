@@ -11,8 +11,8 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from graphspec.plan import ANY, Bucket, Event, Variant
+from graphspec.runtime.opened.binds import write_bound
 from graphspec.runtime.opened.context import Context
-from graphspec.runtime.opened.regions import write_bound
 from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.rehearsal.observation import StaleRead
 from graphspec.runtime.rehearsal.world import World
@@ -82,10 +82,15 @@ class RegionCalls:
         return PassValues(bucket, env, params)
 
     def params(self, bucket: Bucket, *, number: int) -> dict[str, Any]:
-        """The params of a pass: their defaults in the first, others within their range in the second."""
-        full = self._context.full_bucket(bucket)
-        params = self._context.default_params(full, self._special)
-        return params if number == 1 else self._context.other_params(params, full, self._special)
+        """The params of a pass: their defaults in the first, others within their range in the second.
+
+        Where an example of the spec gives them, both are examples.
+        """
+        context, full = self._context, self._context.full_bucket(bucket)
+        params = context.default_params(full, self._special, context.plan.seed + number)
+        if number == 1:
+            return params
+        return context.other_params(params, full, {*self._special, *context.examples.params})
 
     def taken(self, region: str) -> frozenset[str]:
         """The params that a region is given and that may change between replays of its graph."""

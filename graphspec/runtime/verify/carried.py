@@ -35,7 +35,10 @@ class Carried:
         }
         known = {_storage(tensor) for _, tensor in declared.values()}
         self._tensors = {label: tensor for label, (_, tensor) in declared.items()}
-        self._tensors |= {name: tensor for name, tensor in others.items() if _storage(tensor) not in known}
+        given = {buffer.declared.attr for buffer in plan.buffers.values() if buffer.role == "input"}
+        self._tensors |= {
+            name: tensor for name, tensor in others.items() if _storage(tensor) not in known and name not in given
+        }
         scratch = scratch_rows(plan)
         self._scratch = {label: scratch[name] for label, (name, _) in declared.items() if name in scratch}
 
