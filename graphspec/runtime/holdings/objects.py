@@ -112,7 +112,8 @@ class PythonState:
         outcomes = []
         compared = [(kept, _compare(kept)) for kept in self._kept.values()]
         left = {id(each.before) for _, outcome in compared for each in outcome.changes if each.kind == "replaced"}
-        for kept, outcome in compared:
+        for kept, compared_to in compared:
+            outcome = compared_to
             if outcome.now is kept.content:
                 continue
             if id(kept.part.owner) in left:  # the run put another one in its place: what it had in this one goes

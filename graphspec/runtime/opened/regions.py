@@ -89,6 +89,8 @@ class BoundRegion:
                 kind = torch.empty(0).device.type if not args else _device_type(args)
                 dtype = getattr(torch, self.declared.autocast)
                 stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
+                if self.declared.trains:
+                    stack.enter_context(_backward_outside_autocast(kind))
             if self.around is not None:
                 self._enter(stack, args, kwargs)
             yield
@@ -165,6 +167,22 @@ def attribute(model: Any, path: str, what: str) -> Any:
             raise ModelError(message, hint=nearby(value, step)) from None
         walked = f"{walked}.{step}"
     return value
+
+
+@contextlib.contextmanager
+def _backward_outside_autocast(kind: str) -> Iterator[None]:
+    """The autocast of a region that trains covers its forward: a backward inside runs in the dtypes of the forward."""
+    run = torch.autograd._engine_run_backward
+
+    def outside(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(kind, enabled=False):
+            return run(*args, **kwargs)
+
+    torch.autograd._engine_run_backward = outside
+    try:
+        yield
+    finally:
+        torch.autograd._engine_run_backward = run
 
 
 @contextlib.contextmanager
