@@ -125,7 +125,7 @@ _RNG = Hazard(
 #: Of a draw inside of activation checkpointing, which saves the state of the generator and restores it.
 REPEATED = replace(
     _RNG,
-    does="draws random numbers inside of activation checkpointing, which restores the state to draw them again",
+    does="draws random numbers within activation checkpointing, which restores the state to draw them again",
     hint="leave dropout out of what is checkpointed; preserve_rng_state=False draws others in the backward, as in eager",
 )
 _THREAD = Hazard("GS706", "gives work to another thread", f"do the work in the region's own thread; or {_EAGER}")

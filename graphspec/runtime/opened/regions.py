@@ -172,17 +172,18 @@ def attribute(model: Any, path: str, what: str) -> Any:
 @contextlib.contextmanager
 def _backward_outside_autocast(kind: str) -> Iterator[None]:
     """The autocast of a region that trains covers its forward: a backward inside runs in the dtypes of the forward."""
-    run = torch.autograd._engine_run_backward
+    engine: Any = torch.autograd
+    run = engine._engine_run_backward
 
     def outside(*args: Any, **kwargs: Any) -> Any:
         with torch.autocast(kind, enabled=False):
             return run(*args, **kwargs)
 
-    torch.autograd._engine_run_backward = outside
+    engine._engine_run_backward = outside
     try:
         yield
     finally:
-        torch.autograd._engine_run_backward = run
+        engine._engine_run_backward = run
 
 
 @contextlib.contextmanager

@@ -6,7 +6,8 @@ the parameters of a training step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,16 +15,21 @@ import torch
 from graphspec.plan import Plan
 from graphspec.runtime.holdings.preserve import Session, preserve
 from graphspec.runtime.opened.states import States
+from graphspec.runtime.training.gradients import Named, trainable
 from graphspec.runtime.values.axes import Axes
 
-Saved = list[tuple[torch.Tensor, torch.Tensor]]
+#: Each puts one thing back.
+Saved = list[Callable[[], object]]
 
 
 class Carried:
     """Every tensor that carries something over, by the name a message gives it."""
 
-    def __init__(self, plan: Plan, states: States, others: Mapping[str, torch.Tensor]) -> None:
-        """``others`` are tensors of the model that a run writes; see `written`."""
+    def __init__(
+        self, plan: Plan, states: States, others: Mapping[str, torch.Tensor], trained: Sequence[Named] = ()
+    ) -> None:
+        """``others`` are tensors of the model that a run writes, see `written`; ``trained`` those with a gradient."""
+        self._trained = trained if plan.trains else ()
         self._declared = {
             path if path != name else f"state {name}": (name, tensor)
             for name in states
@@ -36,13 +42,19 @@ class Carried:
 
     def save(self) -> Saved:
         """Every tensor with a copy of its content."""
-        return [(tensor, tensor.detach().clone()) for tensor in self._tensors().values()]
+        contents = [(tensor, tensor.detach().clone()) for tensor in self._tensors().values()]
+        gradients = [(tensor, tensor.grad) for _, tensor in self._trained]
+        contents += [(grad, grad.detach().clone()) for _, grad in gradients if grad is not None]
+        return [
+            *(partial(tensor.copy_, content) for tensor, content in contents),
+            *(partial(setattr, tensor, "grad", grad) for tensor, grad in gradients),
+        ]
 
     def restore(self, saved: Saved) -> None:
         """Put back what `save` returned."""
         with torch.no_grad():
-            for tensor, content in saved:
-                tensor.copy_(content)
+            for put_back in saved:
+                put_back()
 
     def contents(self, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
         """A copy of each tensor after a run of these real sizes.
@@ -51,7 +63,8 @@ class Carried:
         as they were, so they are compared too.
         """
         static = {label for label, (name, _) in self._declared.items() if self._buffers[name].declared.attr is None}
-        return {
+        gradients = {f"{name}.grad": tensor.grad.clone() for name, tensor in self._trained if tensor.grad is not None}
+        return gradients | {
             label: (tensor if label in static else self._cut(label, tensor, sizes)).detach().clone()
             for label, tensor in self._tensors().items()
         }
@@ -96,12 +109,12 @@ def written(session: Session) -> dict[str, torch.Tensor]:
     return dict(found.values())
 
 
-def written_by(model: Any, calls: Iterable[Callable[[], object]]) -> dict[str, torch.Tensor]:
-    """The tensors of the model that these calls write; each is made once, without a trace."""
+def written_by(model: Any, calls: Iterable[Callable[[], object]]) -> tuple[dict[str, torch.Tensor], list[Named]]:
+    """The tensors of the model that these calls write, and what may have a gradient; each is made once, without a trace."""
     with preserve({"model": model}) as session:
         for call in calls:
             call()
-        return written(session)
+        return written(session), trainable(session.reach)
 
 
 def _storage(tensor: torch.Tensor) -> int:
