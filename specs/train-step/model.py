@@ -14,9 +14,10 @@ class Classifier(nn.Module):
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.head = nn.Linear(width, classes)
         self.to(device)
-        # What changes lies in a tensor: a graph would freeze a number. `fused` keeps the step count in one, too.
-        rate = torch.tensor(1e-3, device=device)
-        self.optimizer = torch.optim.AdamW(self.parameters(), lr=rate, fused=True)
+        # What changes lies in a tensor, since a graph would freeze a number: the learning rate, and the step count,
+        # which `fused` keeps in one on the CPU, and `capturable` elsewhere.
+        rate, on_cpu = torch.tensor(1e-3, device=device), torch.device(device).type == "cpu"
+        self.optimizer = torch.optim.AdamW(self.parameters(), lr=rate, fused=on_cpu, capturable=not on_cpu)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """The logits [batch, classes]."""
