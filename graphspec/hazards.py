@@ -126,7 +126,7 @@ _RNG = Hazard(
 REPEATED = replace(
     _RNG,
     does="draws random numbers within activation checkpointing, which restores the state to draw them again",
-    hint="leave dropout out of what is checkpointed; preserve_rng_state=False draws others in the backward, as in eager",
+    hint="leave dropout out of what is checkpointed; preserve_rng_state=False draws others in the backward",
 )
 _THREAD = Hazard("GS706", "gives work to another thread", f"do the work in the region's own thread; or {_EAGER}")
 _NESTED = Hazard("GS707", "captures or replays a graph of its own", "declare the inner part as a region of the spec")

@@ -110,7 +110,7 @@ def written(session: Session) -> dict[str, torch.Tensor]:
 
 
 def written_by(model: Any, calls: Iterable[Callable[[], object]]) -> tuple[dict[str, torch.Tensor], list[Named]]:
-    """The tensors of the model that these calls write, and what may have a gradient; each is made once, without a trace."""
+    """What these calls write of the model, and what of it may have a gradient; each is made once, without a trace."""
     with preserve({"model": model}) as session:
         for call in calls:
             call()
