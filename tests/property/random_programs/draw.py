@@ -101,7 +101,9 @@ def _region(
         body = body.replace("return ", "return k * ")
     outputs = (s, f"v{number}") if kind == "steps" else (f"v{number}",)
     used = [name for name in reads if name in body]
-    return Region(f"r{number}", kind, body, tuple(dict.fromkeys(used)), outputs, eager, None if eager else rng.choice(pools))
+    return Region(
+        f"r{number}", kind, body, tuple(dict.fromkeys(used)), outputs, eager, None if eager else rng.choice(pools)
+    )
 
 
 def _sequences(rng: random.Random, names: list[str]) -> dict[str, tuple[str, ...]]:

@@ -47,7 +47,9 @@ class Tally:
     refused: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        parts = (", ".join(f"{key} {count}" for key, count in each.most_common()) for each in (self.programs, self.refused))
+        parts = (
+            ", ".join(f"{key} {count}" for key, count in each.most_common()) for each in (self.programs, self.refused)
+        )
         return "; refused: ".join(parts)
 
 
@@ -259,5 +261,3 @@ def _model(path: Path) -> Any:
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     return module.Model().eval()
-
-
