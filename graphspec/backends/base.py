@@ -115,6 +115,9 @@ class Backend(Protocol):
     def release(self, graphs: Sequence[Any]) -> None:
         """Free graphs that nobody will replay again."""
 
+    def give_back(self) -> None:
+        """Give the memory of freed graphs back to whoever else is on the device."""
+
     def capture(self, request: CaptureRequest) -> CapturedGraph:
         """Capture one graph into its pool, after those captured before it."""
 

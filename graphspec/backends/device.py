@@ -164,8 +164,16 @@ class DeviceBackend:
 
     def release(self, graphs: Sequence[DeviceGraph]) -> None:
         """Reset graphs that nobody will replay again."""
-        self._graphs = [graph for graph in self._graphs if not any(graph is gone for gone in graphs)]
+        gone = {id(graph) for graph in graphs}
+        self._graphs = [graph for graph in self._graphs if id(graph) not in gone]
+        held = {graph.request.graph.pool for graph in (*self._graphs, *self._round)}
+        self._pools = {name: pool for name, pool in self._pools.items() if name in held}  # an empty one is freed
         _reset(graphs)
+
+    def give_back(self) -> None:
+        """The allocator keeps what freed graphs used until it is told otherwise."""
+        self.synchronize()
+        self.module.empty_cache()
 
     def synchronize(self) -> None:
         """Wait for everything on this device."""

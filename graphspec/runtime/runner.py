@@ -167,19 +167,30 @@ class Runner:
 
     def reset(self) -> None:
         """Put every state back to its initial content."""
-        with self.entered():
+        with self.entered(captured=not self._gate.released):
             self.state.reset()
 
     # -- capture
 
     def capture(self) -> None:
-        """Capture every graph that has not been captured yet."""
+        """Capture every graph that has not been captured yet, or was released."""
         with self.entered(captured=False), without_broken_torch_npu():
             if not self._gate.captured:
                 agree(self._context.plan)
-                for variant in self._variants.opened():
-                    self._variants.graphs(variant)
-                self._gate.captured = True
+                self._variants.capture()
+                self._gate.captured, self._gate.released = True, False
+
+    def release(self) -> None:
+        """Give the memory of all graphs and pools back, and keep buffers, states and what runs remember.
+
+        A run is an error until `capture` makes the graphs again. Lent results and values that a later run may read keep
+        their content. Releasing twice is fine.
+        """
+        with self.entered(captured=False):
+            if self._gate.captured:
+                self._gate.captured, self._gate.released = False, True
+                self._variants.release()
+                self._context.backend.give_back()
 
     def recapture(self) -> None:
         """Capture everything anew, over the tensors the model has now. States keep their content."""
@@ -191,7 +202,7 @@ class Runner:
 
         Raises WeightsError naming every tensor that does not fit; then the old weights are untouched.
         """
-        with self.entered():
+        with self.entered(captured=not self._gate.released):
             kinds: Any = (str, Path, Mapping)  # what the types promise is not what comes
             if not isinstance(weights, kinds):
                 message = f"load_weights takes a file or a mapping of tensors, and a {type(weights).__name__} came"

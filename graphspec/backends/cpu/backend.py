@@ -123,6 +123,9 @@ class CpuBackend:
     def release(self, graphs: Sequence[CpuGraph]) -> None:
         """Nothing to do: arenas go with their graphs."""
 
+    def give_back(self) -> None:
+        """Nothing to do: arenas go with their graphs."""
+
     def capture(self, request: CaptureRequest) -> CpuGraph:
         """Run the region once and record it. Its memory is laid out when the round is sealed."""
         recorder = TryingRecorder(request.graph.region, request.names, self._kernels)

@@ -29,6 +29,7 @@ class Gate:
         self.busy = False
         self.captured = False
         self.closed = False
+        self.released = False
         self._backend = backend
         self._forks = Forks.count
 
@@ -59,7 +60,7 @@ class Gate:
             raise ReplayError("this runner belongs to the parent process", hint="open the spec again after the fork")
 
     def admit(self, *, captured: bool = True) -> None:
-        """Raise ReplayError after `close`, before `capture`, inside of a capture, and for a runner within itself."""
+        """Raise ReplayError where there are no graphs, inside of a capture, and for a runner within itself."""
         refusal = self._refusal(captured=captured)
         if refusal is not None:
             raise refusal
@@ -67,6 +68,9 @@ class Gate:
     def _refusal(self, *, captured: bool) -> ReplayError | None:
         if self.closed:
             return ReplayError("this runner is closed", hint="open the spec again")
+        if captured and self.released:
+            message = "the graphs of this runner were released"
+            return ReplayError(message, hint="call runner.capture() to make them again")
         if captured and not self.captured:
             return ReplayError("nothing is captured yet", hint="call runner.capture() first")
         if self.busy:  # the lock is held by this very thread
