@@ -28,6 +28,7 @@ from graphspec.runtime.opened.context import CapturedRegion, Context, Progress
 from graphspec.runtime.opened.regions import UnboundError, bind_regions
 from graphspec.runtime.opened.states import States
 from graphspec.runtime.ranks import agree
+from graphspec.runtime.replay.commons import Commons
 from graphspec.runtime.replay.failures import device_failures
 from graphspec.runtime.replay.gate import Gate
 from graphspec.runtime.replay.request import Remembered
@@ -62,12 +63,14 @@ def open_spec(
     model: Any = None,
     device: str | None = None,
     capture: bool = True,
+    pool: Runner | None = None,
     progress: Progress | None = None,
 ) -> Runner:
     """Open a spec: build (or take) the model, allocate every buffer, and capture every graph.
 
     ``model`` replaces what the factory would return. ``device`` overrides the spec's. With ``capture=False`` nothing
-    is captured until `Runner.capture`.
+    is captured until `Runner.capture`. ``pool`` is a runner whose pools are shared: those of the same name are one, and
+    the others are taken in order. The two take turns, and closing one leaves the other as it is.
 
     Raises SpecError (the file), ModelError (the user's code), WeightsError, HazardError (what a graph cannot repeat),
     CaptureError and DeviceError.
@@ -75,7 +78,9 @@ def open_spec(
     if (region := capturing()) is not None:
         raise ReplayError(f"a spec cannot be opened while region '{region}' is being captured")
     plan = _compiled(path)
-    backend = open_backend(device or plan.device, plan)
+    if pool is not None:
+        _refuse_no_runner(pool)
+    backend = open_backend(device or _device_of(plan, pool), plan)
     try:
         with without_broken_torch_npu(), outside_inference(), device_failures(backend):
             built = build_model(plan, backend.device) if model is None else model
@@ -84,7 +89,10 @@ def open_spec(
             refuse_other_modes(model, plan)
             regions, wrong = bind_regions(plan, built)
             _refuse_unbound(plan, wrong)
-            runner = Runner(Context(plan, built, regions, buffers, backend), progress)
+            turn = None if pool is None else pool._context.shared.turn
+            runner = Runner(Context(plan, built, regions, buffers, backend, turn=turn), progress)
+            if pool is not None:
+                runner._share(pool)
         if capture:
             runner.capture()
     except BaseException:
@@ -92,6 +100,22 @@ def open_spec(
             backend.close()
         raise
     return runner
+
+
+def _refuse_no_runner(pool: Any) -> None:
+    if not isinstance(pool, Runner):
+        message = f"pool takes a runner, and a {type(pool).__name__} came"
+        raise InputError(message, hint="give what graphspec.open returned for the other spec")
+    pool._gate.refuse_other_process()
+    if pool._gate.closed:
+        raise ReplayError(
+            "the runner whose pools are to be shared is closed", hint="open it again, or leave `pool` out"
+        )
+
+
+def _device_of(plan: plans.Plan, pool: Runner | None) -> str:
+    """The spec's device; where it leaves that open, that of the runner with which pools are shared."""
+    return plan.device if pool is None or plan.device != "auto" else str(pool.device)
 
 
 def _refuse_unbound(plan: plans.Plan, wrong: list[UnboundError]) -> None:
@@ -117,6 +141,7 @@ class Runner:
         self._memory = Memory(context.plan, context.buffers, context.shared.clock)
         self.stats = Stats()
         self._variants = Variants(context, self._memory, self.stats, progress)
+        self._gate.leave = self._variants.leave
         self.state = States(context.plan, context.buffers, self._memory, context.shared)
         net = Net(context, self.state, self._gate, self.stats)
         opened = Opened(context, self._memory, self._gate, self._variants, Remembered(), self.stats, net)
@@ -276,6 +301,8 @@ class Runner:
         self._gate.closed = True
         with device_failures(self._context.backend), contextlib.ExitStack() as stack:
             stack.callback(self._context.backend.close)
+            if self._gate.commons is not None:
+                stack.callback(self._gate.commons.forget, self._gate)
             self._variants.clear()
 
     def __enter__(self) -> Runner:  # noqa: PYI034 - typing.Self came with Python 3.11
@@ -298,6 +325,19 @@ class Runner:
 
     def __reduce__(self) -> NoReturn:
         raise ReplayError("a runner cannot be pickled: its graphs hold addresses", hint="open the spec again there")
+
+    def _share(self, other: Runner) -> None:
+        """Capture into the pools of another runner. Before anything is captured."""
+        with other._gate.turn():
+            commons = other._gate.commons
+            if commons is None:
+                commons = other._gate.commons = Commons(other.plan.pools)
+                other._context.backend.share(None, {name: name for name in other.plan.pools})
+                commons.members.add(other._gate)
+            self._context.backend.share(other._context.backend, commons.places(self.plan.pools))
+            self._gate.commons = commons
+            commons.members.add(self._gate)
+            commons.enter(other._gate)
 
     def _only(self) -> BoundSequence:
         if len(self.sequences) != 1:

@@ -15,7 +15,7 @@ from graphspec.backends.updates import Binding, specialized
 from graphspec.plan import Bucket, Variant, concrete
 from graphspec.runtime.holdings.code_names import LoadedNames
 from graphspec.runtime.opened.regions import BoundRegion
-from graphspec.runtime.opened.sharing import SharedModel
+from graphspec.runtime.opened.sharing import SharedModel, Turn
 from graphspec.runtime.values.axes import Axes
 from graphspec.runtime.values.buffers import Buffers
 from graphspec.runtime.values.eager_copies import StaticCopy
@@ -39,7 +39,10 @@ def _same(value: Any) -> Any:
 
 @dataclass
 class Context:
-    """One opened spec: the plan, the model, and everything that has an address."""
+    """One opened spec: the plan, the model, and everything that has an address.
+
+    ``turn`` is that of the runner with which it shares pools.
+    """
 
     plan: plans.Plan
     model: Any
@@ -47,11 +50,12 @@ class Context:
     buffers: Buffers
     backend: Backend
     warnings: list[str] = field(default_factory=list)
+    turn: Turn | None = None
 
     @cached_property
     def shared(self) -> SharedModel:
         """What runners over this model share."""
-        return SharedModel.of(self.model)
+        return SharedModel.of(self.model, self.turn)
 
     @property
     def device(self) -> torch.device:

@@ -95,6 +95,10 @@ class Variants:
         for variant in list(self._sets):
             self._drop(variant)
 
+    def leave(self) -> None:
+        """Other runners are about to use the pools: what outlives a run is moved out of them."""
+        self._memory.leave(captured.homes for _, captured in self.all_regions())
+
     def all_regions(self) -> Iterator[tuple[Variant, CapturedRegion]]:
         """Every captured graph with its variant, in capture order."""
         return ((graphs.variant, captured) for graphs in self for captured in graphs.regions.values())

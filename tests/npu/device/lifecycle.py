@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import graphspec
 from graphspec.errors import ReplayError
 
 LOOP = """
@@ -87,3 +88,26 @@ def test_a_released_runner_gives_its_pools_back_to_the_device_and_wakes_up(case)
         torch.testing.assert_close(runner.state["h"], h)
         runner.capture()
     assert len(set(asleep[1:])) == 1
+
+
+def test_a_draft_in_the_pools_of_its_target_takes_less_memory_and_both_are_right(case):
+    target = case.open(WIDE, WIDE_SPEC)
+    path = case.write(WIDE, WIDE_SPEC.replace("step", "draft"))
+    took = []
+    for pool in (None, target):
+        torch.npu.empty_cache()
+        before = torch.npu.memory_reserved()
+        draft = graphspec.open(path, device="npu", pool=pool)
+        torch.npu.empty_cache()
+        took.append(torch.npu.memory_reserved() - before)
+        x = torch.randn(64, 64).npu()
+        states = [torch.zeros(64, 64).npu(), torch.zeros(64, 64).npu()]
+        for _ in range(3):
+            for at, runner in enumerate((target, draft)):
+                states[at] = runner.state["h"]
+                states[at], y = runner.model(x, states[at])
+                torch.testing.assert_close(runner.run(x=x)["y"], y)
+        draft.close()
+    assert took[1] <= took[0] - 64 * 64 * 64 * 64 * 2
+    _, y = target.model(x, target.state["h"])
+    torch.testing.assert_close(target.run(x=x)["y"], y)
