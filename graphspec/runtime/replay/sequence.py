@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,7 @@ Fills = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Opened:
-    """What the sequences of an opened spec share."""
+    """What the sequences of an opened spec share. Inside of ``plainly`` inline regions run the model's own code."""
 
     context: Context
     memory: Memory
@@ -42,6 +43,7 @@ class Opened:
     remembered: Remembered
     stats: Stats
     net: Callable[[BoundSequence, Mapping[str, Any]], dict[str, Any]]
+    plainly: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 class BoundSequence:
@@ -90,7 +92,7 @@ class BoundSequence:
 
     def eager(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run once by calling the model's own code at the real sizes, advancing the states as eager does."""
-        with self._gate.entered(), torch.no_grad():
+        with self._gate.entered(), torch.no_grad(), self._opened.plainly():
             request = self._reader.read(inputs)
             results = run_eagerly(self._context, self._memory, self.plan, request)
             self._remember(request)
@@ -102,12 +104,21 @@ class BoundSequence:
 
     def repeated(self, request: Request) -> dict[str, Any]:
         """The results of the model's own code, which afterwards is all that knows of it; see `fallback.repeated`."""
-        with self._gate.entered(), torch.no_grad():
+        with self._gate.entered(), torch.no_grad(), self._opened.plainly():
             return repeated(self._context, self._memory, self.plan, request)
 
     def direct(self, inputs: Mapping[str, Any]) -> Callable[[], None]:
         """The model's own code on these inputs, as a call to be timed: checked once, now; nothing around it later."""
-        return directly(self._context, self.plan, self._reader.read(inputs))
+        call = directly(self._context, self.plan, self._reader.read(inputs))
+        plainly = self._opened.plainly
+        if plainly is nullcontext:
+            return call
+
+        def plain() -> None:
+            with plainly():
+                call()
+
+        return plain
 
     def _run(self, inputs: Mapping[str, Any], fills: Fills | None) -> dict[str, Any]:
         """One run, in this thread's turn. Nothing is remembered of one that fails."""
@@ -147,7 +158,7 @@ class BoundSequence:
 
     def _miss(self, request: Request) -> dict[str, Any]:
         if not self._falls_back:
-            raise self._reader.no_bucket(request.sizes)
+            raise self._reader.no_bucket(request.asked)
         self._opened.stats.fallbacks += 1
         return run_eagerly(self._context, self._memory, self.plan, request)
 
