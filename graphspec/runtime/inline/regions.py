@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ class Joint:
     """What the forward of one pass leaves for the backward of the same pass.
 
     ``results`` are its tensors, on autograd's graph; ``inputs`` those of its tensors that require gradients, by number;
-    ``variables`` the parameters that its results depend on. ``result`` is the structure around the tensors,
+    ``variables`` the parameters that its results depend on. ``result`` is the structure around them,
     ``differentiable`` says which of them gradients can come to.
     """
 
@@ -71,8 +71,9 @@ class Forward:
             with saved.watching() if part.lesson.backward else contextlib.nullcontext():
                 what = f"region '{self.declared.name}' ({self.declared.call})"
                 returned = call_user_code(self.installed.forward, what, *args, **kwargs)
-        tree = self.joint.result = flatten(returned, place=f"the result of region '{self.declared.name}'", opaque=True)
+        tree = flatten(returned, place=f"the result of region '{self.declared.name}'", opaque=True)
         outputs = {part.value(RESULT): tree.rebuild([leaf.detach() for leaf in tree.leaves])}
+        self.joint.result = replace(tree, leaves=())  # which would keep autograd's graph
         if not part.lesson.backward:
             return outputs
         self.joint.results = tree.leaves
