@@ -80,7 +80,7 @@ def _nothing(subject: Subject) -> Check:
 
 def _step(subject: Subject, sequence: BoundSequence, case: Case, values: Mapping[str, Any]) -> Comparison:
     """One run of eager, and from the same states and random streams one of the graphs, on poisoned memory."""
-    carried, sizes = subject.carried, dict(case.sizes)
+    carried, sizes = subject.carried_by(partial(sequence.eager, cloned(values))), dict(case.sizes)
     before, ambient = carried.save(), Ambient.take(subject.generators)
     expected = {**owned(sequence.eager(cloned(values))), **carried.contents(sizes)}
     random = ambient.drawn()

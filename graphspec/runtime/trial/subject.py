@@ -11,7 +11,7 @@ import torch
 from graphspec.plan import Plan
 from graphspec.runtime.trial.cases import Case, cases
 from graphspec.runtime.trial.feed import Feed, Fixed
-from graphspec.runtime.verify.carried import Carried
+from graphspec.runtime.verify.carried import Carried, written_by
 from graphspec.runtime.verify.compare import Tolerance
 
 if TYPE_CHECKING:
@@ -30,6 +30,15 @@ class Subject:
     carried: Carried
     feed: Feed
     generators: tuple[torch.Generator, ...] = ()
+
+    def carried_by(self, call: Callable[[], object]) -> Carried:
+        """What is carried over a run that does what ``call`` does.
+
+        A loop around inline regions may take another way each time, and write other weights there.
+        """
+        if self.runner.inline is None:
+            return self.carried
+        return self.carried.joined(written_by(self.runner.model, [call]))
 
     def tolerance(self, case: Case) -> Tolerance:
         """What the spec allows between a replay and eager, which runs at the real sizes."""

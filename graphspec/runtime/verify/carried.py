@@ -6,6 +6,7 @@ the parameters of a training step.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -34,6 +35,13 @@ class Carried:
         self._largest = {dim: size for dim, size in _largest(plan).items() if size > 1}
         known = {_storage(tensor) for _, tensor in self._declared.values()}
         self._others = {name: tensor for name, tensor in others.items() if _storage(tensor) not in known}
+
+    def joined(self, others: Mapping[str, torch.Tensor]) -> Carried:
+        """The same with more tensors of the model."""
+        made = copy.copy(self)
+        known = {_storage(tensor) for tensor in self._tensors().values()}
+        made._others = {**{n: t for n, t in others.items() if _storage(t) not in known}, **self._others}
+        return made
 
     def save(self) -> Saved:
         """Every tensor with a copy of its content."""
