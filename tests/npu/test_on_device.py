@@ -22,6 +22,11 @@ def test_every_example_matches_eager_on_the_npu(passes):
     passes(DEVICE / "examples.py")
 
 
+@pytest.mark.takes(30)
+def test_inline_regions_train_on_the_npu_as_eager_does(passes):
+    passes(DEVICE / "inline.py")
+
+
 @pytest.mark.takes(25)
 def test_every_failing_call_of_cann_is_one_clear_error_and_the_next_capture_works(passes):
     passes(DEVICE / "injection.py")

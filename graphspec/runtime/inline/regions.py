@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.autograd.graph import Node
 
 from graphspec.errors import Diagnostic, HazardError, ModelError
+from graphspec.runtime.holdings.storages import tensors_in
 from graphspec.runtime.importing.user_code import call_user_code
 from graphspec.runtime.inline.installed import Installed
 from graphspec.runtime.inline.lowering import GRADIENTS, RESULT, SAVED, TaughtCall
+from graphspec.runtime.opened.binds import Bound
 from graphspec.runtime.values.trees import Tree, flatten
 from graphspec.spec import Region
 
@@ -25,7 +27,7 @@ class Joint:
     """What the forward of one pass leaves for the backward of the same pass.
 
     ``results`` are its tensors, on autograd's graph; ``inputs`` those of its tensors that require gradients, by number;
-    ``variables`` the parameters that its results depend on. ``result`` is the structure around the tensors,
+    ``variables`` the parameters that its results depend on. ``result`` is the structure around them,
     ``differentiable`` says which of them gradients can come to.
     """
 
@@ -56,11 +58,17 @@ class Forward:
         """What is called."""
         return self.installed.module
 
+    @staticmethod
+    def bound() -> list[Bound]:
+        """No param is written anywhere before a call of the user's own loop."""
+        return []
+
     def __call__(self, values: Environment) -> dict[str, Any]:
         """Its result and, where a backward is captured, what autograd saved for it. Raises ModelError, HazardError."""
         part, signature = self.part, self.part.lesson.signature
         leaves = [slot.view(values[slot.name]) for slot in part.inputs]
         saved = _Saved()
+        torch.clear_autocast_cache()  # casts that somebody else has made would be read where they are now
         with torch.set_grad_enabled(signature.grad), self._autocast(leaves):
             if part.lesson.backward:
                 leaves = [
@@ -71,14 +79,17 @@ class Forward:
             with saved.watching() if part.lesson.backward else contextlib.nullcontext():
                 what = f"region '{self.declared.name}' ({self.declared.call})"
                 returned = call_user_code(self.installed.forward, what, *args, **kwargs)
-        tree = self.joint.result = flatten(returned, place=f"the result of region '{self.declared.name}'", opaque=True)
+        tree = flatten(returned, place=f"the result of region '{self.declared.name}'", opaque=True)
         outputs = {part.value(RESULT): tree.rebuild([leaf.detach() for leaf in tree.leaves])}
+        self.joint.result = replace(tree, leaves=())  # which would keep autograd's graph
         if not part.lesson.backward:
             return outputs
         self.joint.results = tree.leaves
         self.joint.differentiable = tuple(leaf.requires_grad for leaf in tree.leaves)
         self.joint.inputs = {number: leaf for number, leaf in enumerate(leaves) if leaf.requires_grad}
-        self.joint.variables = self._variables(tree.leaves, began)
+        nodes = list(_nodes(tree.leaves))
+        self.joint.variables = self._variables(nodes, began)
+        saved.add(value for node in nodes for value in tensors_in(list(getattr(node, "__dict__", {}).values())))
         known = {leaf.untyped_storage()._cdata for leaf in (*leaves, *self.installed.module.parameters())}
         return outputs | {part.value(SAVED): saved.besides(known)}
 
@@ -89,11 +100,11 @@ class Forward:
         where = next((leaf.device.type for leaf in (*leaves, *self.installed.module.parameters())), "cpu")
         return torch.autocast(where, dtype=dtype, cache_enabled=False)
 
-    def _variables(self, results: Sequence[torch.Tensor], began: int) -> tuple[torch.Tensor, ...]:
-        """Every tensor besides the inputs into which a gradient of the results ends. Raises HazardError."""
+    def _variables(self, nodes: Sequence[Node], began: int) -> tuple[torch.Tensor, ...]:
+        """Every tensor besides the inputs into which a gradient ends. Raises HazardError."""
         inputs = {id(leaf) for leaf in self.joint.inputs.values()}
         found: dict[int, torch.Tensor] = {}
-        for node in _nodes(results):
+        for node in nodes:
             variable = getattr(node, "variable", None)
             if variable is not None:
                 if id(variable) not in inputs:
@@ -124,6 +135,11 @@ class Backward:
         """What the forward called."""
         return self.installed.module
 
+    @staticmethod
+    def bound() -> list[Bound]:
+        """None; see `Forward.bound`."""
+        return []
+
     def __call__(self, values: Environment) -> dict[str, Any]:
         """A gradient, or None, for each input that requires one and for each variable. Raises ModelError."""
         joint, gradients = self.joint, self.part.gradients
@@ -148,6 +164,10 @@ class _Saved:
     def watching(self) -> Iterator[None]:
         with torch.autograd.graph.saved_tensors_hooks(self._pack, _same):
             yield
+
+    def add(self, tensors: Iterable[torch.Tensor]) -> None:
+        """What functions of the model's own keep without a word to autograd."""
+        self._tensors += tensors
 
     def besides(self, known: set[int]) -> list[torch.Tensor]:
         """One tensor for each storage that is not ``known``: the storage has to outlive the forward, as it lies."""

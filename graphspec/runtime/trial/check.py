@@ -46,12 +46,13 @@ def _check_sequence(subject: Subject, sequence: BoundSequence, steps: int, progr
         note = f"no bucket of '{sequence.name}' holds {every[0]}: its runs fall back to eager, and nothing is replayed"
         return replace(_nothing(subject), status="skipped", max_abs_diff=None, notes=(note,))
     total = max(steps, len(every))
-    rounds, bench = Rounds(subject.carried), subject.bench(sequence)
+    rounds = Rounds(subject.carried)
     found = _nothing(subject)
     after_first = None
     for step, case in enumerate(islice(cycle(every), total)):
         progress(f"check {sequence.name}", step, total)
         values = subject.feed(sequence.plan, case, step)
+        bench = subject.bench(sequence, values)
         comparison = rounds(partial(bench.compared, values, subject.tolerance(case)))
         found = replace(found, steps=step + 1, max_abs_diff=_larger(found.max_abs_diff, comparison.max_abs_diff))
         if comparison.first is not None:

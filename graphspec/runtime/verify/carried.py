@@ -6,6 +6,7 @@ the parameters of a training step.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -47,6 +48,15 @@ class Carried:
         }
         scratch = scratch_rows(plan)
         self._scratch = {label: scratch[name] for label, (name, _) in declared.items() if name in scratch}
+
+    def joined(self, others: Mapping[str, torch.Tensor], trained: Sequence[Named]) -> Carried:
+        """The same with more tensors of the model."""
+        made = copy.copy(self)
+        known = {_storage(tensor) for tensor in self._tensors.values()}
+        made._tensors = {**{n: t for n, t in others.items() if _storage(t) not in known}, **self._tensors}
+        if made._trained:
+            made._trained = list({id(tensor): (name, tensor) for name, tensor in (*trained, *self._trained)}.values())
+        return made
 
     def save(self) -> Saved:
         """Every tensor with a copy of its content."""
