@@ -8,6 +8,7 @@ import sys
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")  # a torch_npu without CANN would fail the import of torch
 
 import torch
+
 from random_programs.judge import Tally, faults
 
 
