@@ -133,7 +133,8 @@ class _Capture:
             regions = [self._context.plan.regions[event.region] for event in events]
             warmups = [0 if region.eager else region.declared.warmup for region in regions]
             for number in range(max(warmups)):
-                if self._rehearser.calls.created_eagerly:
+                # A counter begins anew with every call, and so must the cache that it counts.
+                if self._rehearser.calls.created_eagerly or self._rehearser.counted():
                     self._rehearser.calls.rewind()
                 last = max(at for at, warmup in enumerate(warmups) if number < warmup)
                 # Those with less warm-up too: a later one reads what they make.
