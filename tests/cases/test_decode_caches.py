@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-
 DECODER = """
     from transformers import {name}Config, {name}ForCausalLM, StaticCache
 

@@ -381,7 +381,7 @@ class _Capture:
 
 def _left(context: Context, region: str) -> list[tuple[Counter, Any]]:
     """What a call has just left in the numbers of the host that are bound to params."""
-    return [(each, each.read()) for each in context.regions[region].bound() if isinstance(each, Counter)]
+    return [(each, each.read()) for each in context.counters(region)]
 
 
 def _copies_into(results: dict[_Key, Results], event: Event, trees: Mapping[str, Tree]) -> None:
