@@ -80,7 +80,7 @@ def _ask(context: Context, found: Iterable[Diagnostic]) -> None:
     found = list(found)
     if refused := laws.refused(found):
         raise HazardError(dict.fromkeys(refused))
-    context.warn(*(_warning(each) for each in found))
+    context.warn(*map(str, found))
 
 
 class _Capture:
@@ -191,7 +191,7 @@ class _Capture:
         found += [each for _, each in self._symbols.trace(events, run)]
         if refused := laws.refused(found):  # the largest bucket shows what the others would repeat
             raise HazardError(dict.fromkeys(refused))
-        self._context.warn(*(_warning(each) for each in found))
+        self._context.warn(*map(str, found))
 
     def _refuse_written_rows(self) -> None:
         """Raise HazardError for what two buckets that differ in one dim show of rows that a bucket adds."""
@@ -404,11 +404,6 @@ def _raise_ended(run: Rehearsal, found: Sequence[Diagnostic]) -> None:
         raise error
     kind = HazardError if any(each.code.startswith("GS70") for each in refused) else MismatchError
     raise kind(refused) from error
-
-
-def _warning(found: Diagnostic) -> str:
-    """A warning of a law in `Runner.warnings`; those of the host's state have no place to say."""
-    return found.message if found.code == "GS745" else str(found)
 
 
 def _held(trees: Mapping[str, Tree], last: Mapping[str, int | None], graph: Graph) -> Callable[[int], float]:

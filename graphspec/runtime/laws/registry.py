@@ -7,7 +7,8 @@ A new law is a function in this folder, a line here, its code in ``graphspec.cod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -53,6 +54,9 @@ class Law:
 
 
 #: In the order in which they are asked.
+#: The number of a layer in a name: `model.layers.3.cache`, `caches[3]`.
+_NUMBER = re.compile(r"(?<=[a-zA-Z_]\.)\d+\b|(?<=\[)\d+(?=\])")
+
 LAWS: tuple[Law, ...] = (
     Law("call", results.hazards, tuple(results.HAZARD_CODES)),
     Law("call", params.unfit_updates, ("GS510",)),
@@ -160,7 +164,28 @@ def _asked(plan: Plan, region: str, asks: Evidence, *evidence: Any) -> list[Diag
     for law in LAWS:
         if asks in (law.asks, law.also) and not (law.last and found):
             found += (_at_its_place(plan, region, each) for each in law.judge(*evidence))
-    return found
+    return _counted(found)
+
+
+def _counted(found: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Findings that differ by the number in a name, as those of a model's layers do, as one with a count."""
+    groups: dict[tuple[object, ...], list[Diagnostic]] = {}
+    for each in found:
+        place = (each.code, each.severity, each.file, each.line, each.path)
+        groups.setdefault((*place, _NUMBER.sub("#", each.message)), []).append(each)
+    return [_one_of(group) for group in groups.values()]
+
+
+def _one_of(group: Sequence[Diagnostic]) -> Diagnostic:
+    first, *others = group
+    messages = {each.message for each in group}
+    if len(messages) == 1:
+        return first
+    words = first.message.split(" ")
+    differing = next(at for at, word in enumerate(words) if any(each.split(" ")[at] != word for each in messages))
+    names = {each.message.split(" ")[differing] for each in others} - {words[differing]}
+    words[differing] += f" (and {len(names)} more like it)"
+    return replace(first, message=" ".join(words))
 
 
 def _at_its_place(plan: Plan, region: str, found: Diagnostic) -> Diagnostic:

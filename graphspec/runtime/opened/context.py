@@ -16,7 +16,7 @@ from graphspec.plan import Bucket, Variant, concrete
 from graphspec.runtime.holdings.code_names import LoadedNames
 from graphspec.runtime.opened.binds import Counter
 from graphspec.runtime.opened.regions import BoundRegion
-from graphspec.runtime.opened.sharing import SharedModel
+from graphspec.runtime.opened.sharing import SharedModel, Turn
 from graphspec.runtime.training.gradients import Gradients
 from graphspec.runtime.training.replayed import ReplayedGradients
 from graphspec.runtime.values.axes import Axes
@@ -43,7 +43,10 @@ def _same(value: Any) -> Any:
 
 @dataclass
 class Context:
-    """One opened spec: the plan, the model, and everything that has an address."""
+    """One opened spec: the plan, the model, and everything that has an address.
+
+    ``turn`` is that of the runner with which it shares pools.
+    """
 
     plan: plans.Plan
     model: Any
@@ -51,13 +54,14 @@ class Context:
     buffers: Buffers
     backend: Backend
     warnings: list[str] = field(default_factory=list)
+    turn: Turn | None = None
     gradients: Gradients = field(default_factory=Gradients)
     compiling: Callable[[plans.Graph], None] = lambda _: None
 
     @cached_property
     def shared(self) -> SharedModel:
         """What runners over this model share."""
-        return SharedModel.of(self.model)
+        return SharedModel.of(self.model, self.turn)
 
     @property
     def device(self) -> torch.device:

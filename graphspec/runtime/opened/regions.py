@@ -121,6 +121,8 @@ class BoundRegion:
                 kind = torch.empty(0).device.type if not args else _device_type(args)
                 dtype = getattr(torch, self.declared.autocast)
                 stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
+                if self.declared.trains:
+                    stack.enter_context(_backward_outside_autocast(kind))
             if self.around is not None:
                 own = self.around.declared
                 if own.positional is not None:
@@ -195,6 +197,23 @@ def attribute(model: Any, path: str, what: str) -> Any:
             raise ModelError(message, hint=nearby(value, step)) from None
         walked = f"{walked}.{step}"
     return value
+
+
+@contextlib.contextmanager
+def _backward_outside_autocast(kind: str) -> Iterator[None]:
+    """The autocast of a region that trains covers its forward: a backward inside runs in the dtypes of the forward."""
+    engine: Any = torch.autograd
+    run = engine._engine_run_backward
+
+    def outside(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(kind, enabled=False):
+            return run(*args, **kwargs)
+
+    engine._engine_run_backward = outside
+    try:
+        yield
+    finally:
+        engine._engine_run_backward = run
 
 
 @contextlib.contextmanager

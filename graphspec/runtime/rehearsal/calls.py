@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from graphspec.plan import ANY, Bucket, Event, Variant
 from graphspec.runtime.opened.binds import write_bound
@@ -16,6 +15,7 @@ from graphspec.runtime.opened.context import Context
 from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.rehearsal.observation import StaleRead
 from graphspec.runtime.rehearsal.world import World
+from graphspec.runtime.training.gradients import trainable
 from graphspec.runtime.values.eager_copies import EagerCopies
 from graphspec.runtime.values.outputs import MisfitError, check_condition, check_output
 from graphspec.runtime.values.trees import Tree
@@ -121,12 +121,7 @@ class RegionCalls:
 
     def leaves(self) -> list[tuple[str, torch.Tensor]]:
         """What may have a gradient, frozen parameters included: each once, by the first name it has in the model."""
-        found: dict[int, tuple[str, torch.Tensor]] = {}
-        for slot, tensor in self._world.reach.tensors:
-            there = not is_lazy(tensor) and (tensor.is_floating_point() or tensor.is_complex())
-            if there and tensor.is_leaf and (tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)):
-                found.setdefault(id(tensor), (slot.name, tensor))
-        return list(found.values())
+        return trainable(self._world.reach)
 
     def call(self, event: Event, values: PassValues, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call a region on named values, write back its states, and make its outputs known.
