@@ -133,7 +133,8 @@ class _Capture:
             regions = [self._context.plan.regions[event.region] for event in events]
             warmups = [0 if region.eager else region.declared.warmup for region in regions]
             for number in range(max(warmups)):
-                if self._rehearser.calls.created_eagerly:
+                # A counter begins anew with every call, and so must the cache that it counts.
+                if self._rehearser.calls.created_eagerly or self._rehearser.counted():
                     self._rehearser.calls.rewind()
                 last = max(at for at, warmup in enumerate(warmups) if number < warmup)
                 # Those with less warm-up too: a later one reads what they make.
@@ -380,7 +381,7 @@ class _Capture:
 
 def _left(context: Context, region: str) -> list[tuple[Counter, Any]]:
     """What a call has just left in the numbers of the host that are bound to params."""
-    return [(each, each.read()) for each in context.regions[region].bound() if isinstance(each, Counter)]
+    return [(each, each.read()) for each in context.counters(region)]
 
 
 def _copies_into(results: dict[_Key, Results], event: Event, trees: Mapping[str, Tree]) -> None:

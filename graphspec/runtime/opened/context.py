@@ -75,6 +75,12 @@ class Context:
         around = (region.around.roots for region in self.regions.values() if region.around is not None)
         return {"model": self.model, **called, **{path: each for roots in around for path, each in roots.items()}}
 
+    def counters(self, *names: str) -> list[Counter]:
+        """The numbers of the host that params of these regions, or of all, are bound to."""
+        asked = (region for name, region in self.regions.items() if not names or name in names)
+        bound = [region for region in asked if region.declared.bind]
+        return [each for region in bound for each in region.bound() if isinstance(each, Counter)]
+
     def shape(self, shape: Shape, bucket: Bucket) -> tuple[int, ...]:
         """A symbolic shape at a bucket."""
         return concrete(shape, {**self.plan.constants, **dict(bucket.sizes)})
