@@ -18,13 +18,11 @@ _TRAINING = "regions run without gradients, so train outside of the spec, and ca
 
 #: Keys of a region, the values that ask for the feature (None: any value), and what to do until it is there.
 NOT_YET: Final[tuple[tuple[str, object, str], ...]] = (
-    ("compile", None, "remove it: graphspec captures the callable as it is"),
     ("engine", "compiled", "remove it: graphspec captures by itself"),
-    ("optimizer", None, f"remove it: {_TRAINING}"),
-    ("grads", None, f"remove it: {_TRAINING}"),
-    ("bind", None, "remove it, and fill the tensor in place before the run: a graph reads it where it is"),
     ("allow_unused", True, f"remove it: {_TRAINING}"),
 )
+#: The compilers that some backend runs.
+BUILT: Final = frozenset({"inductor"})
 
 
 def not_yet(spec: Spec) -> Iterator[Diagnostic]:
@@ -38,3 +36,8 @@ def not_yet(spec: Spec) -> Iterator[Diagnostic]:
                 shown = f"{key}: {str(value).lower()}" if value is not None else key
                 message = f"`{shown}` is not supported yet: no backend of this version runs it"
                 yield finding(spec.document, "GS601", message, ("regions", name, key), key=True, hint=hint)
+        compiler = spec.regions[name].compile
+        if compiler is not None and compiler.backend not in BUILT:
+            message = f"`backend: {compiler.backend}` is not supported yet: no backend of this version runs it"
+            yield finding(spec.document, "GS601", message, ("regions", name, "compile", "backend"),
+                          hint="remove `compile`: graphspec captures the callable as it is")  # fmt: skip

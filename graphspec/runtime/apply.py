@@ -12,7 +12,7 @@ from graphspec.errors import InputError, ReplayError
 from graphspec.loading import load_plan
 from graphspec.plan import Plan
 from graphspec.runtime.building.build import refuse_other_devices
-from graphspec.runtime.devices import open_backend, without_broken_torch_npu
+from graphspec.runtime.building.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.hazards import capturing
 from graphspec.runtime.inline.applied import Applied
 from graphspec.spec import Spec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -18,15 +18,17 @@ from graphspec.errors import DeviceError, InputError, MismatchError, ReplayError
 from graphspec.loading import load_plan
 from graphspec.plan import Bucket
 from graphspec.runtime.building.build import build_model, refuse_other_devices, refuse_other_modes
+from graphspec.runtime.building.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.building.weights import load_weights, read_weights
-from graphspec.runtime.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.hazards import capturing
 from graphspec.runtime.holdings.storages import outside_inference
 from graphspec.runtime.inline.applied import Applied
 from graphspec.runtime.laws.registry import unbound
+from graphspec.runtime.opened.compilers import compiled_on, uncompiled
 from graphspec.runtime.opened.context import CapturedRegion, Context, GraphInfo, Progress
 from graphspec.runtime.opened.regions import UnboundError, bind_regions
 from graphspec.runtime.opened.states import States
+from graphspec.runtime.padding.law import padded_runs
 from graphspec.runtime.ranks import agree
 from graphspec.runtime.replay.failures import device_failures
 from graphspec.runtime.replay.gate import Gate
@@ -47,11 +49,14 @@ def open_spec(
     device: str | None = None,
     capture: bool = True,
     progress: Progress | None = None,
+    compile: bool = True,
+    compiling: Callable[[plans.Graph], None] | None = None,
 ) -> Runner:
     """Open a spec: build (or take) the model, allocate every buffer, and capture every graph.
 
     ``model`` replaces what the factory would return. ``device`` overrides the spec's. With ``capture=False`` nothing
-    is captured until `Runner.capture`.
+    is captured until `Runner.capture`. With ``compile=False`` regions that name a compiler are captured as they are;
+    ``compiling`` is called with each graph that has to be compiled, which takes minutes.
 
     Raises SpecError (the file), ModelError (the user's code), WeightsError, HazardError (what a graph cannot repeat),
     CaptureError and DeviceError.
@@ -60,6 +65,7 @@ def open_spec(
         raise ReplayError(f"a spec cannot be opened while region '{region}' is being captured")
     plan = _compiled(path)
     backend = open_backend(device or plan.device, plan)
+    plan, warnings = compiled_on(plan, backend.name) if compile else (uncompiled(plan), [])
     try:
         with without_broken_torch_npu(), outside_inference(), device_failures(backend):
             built = build_model(plan, backend.device) if model is None else model
@@ -68,7 +74,9 @@ def open_spec(
             refuse_other_modes(model, plan)
             regions, wrong = bind_regions(plan, built)
             _refuse_unbound(plan, wrong)
-            runner = Runner(Context(plan, built, regions, buffers, backend), progress)
+            buffers.adopt_inputs(built)
+            context = Context(plan, built, regions, buffers, backend, warnings, compiling=compiling or (lambda _: None))
+            runner = Runner(context, progress)
         if capture:
             runner.capture()
     except BaseException:
@@ -100,7 +108,7 @@ class Runner:
         self._gate = Gate(context.backend, context.shared)
         self._memory = Memory(context.plan, context.buffers, context.shared.clock)
         self.stats = Stats()
-        self._variants = Variants(context, self._memory, self.stats, progress)
+        self._variants = Variants(context, self._memory, self.stats, progress, padded_runs)
         self.state = States(context.plan, context.buffers, self._memory, context.shared)
         net = Net(context, self.state, self._gate, self.stats)
         inline = any(region.declared.inline for region in context.plan.regions.values())
@@ -118,6 +126,8 @@ class Runner:
         """Run the spec's one sequence.
 
         Takes the input buffers as tensors and the params as Python values, by name; returns the results by name.
+        ``sizes={"batch": 8}`` states sizes that no input has, or larger ones than those of the inputs, for whose bucket
+        the run then pads; results still have the sizes of the inputs.
         Raises InputError (nothing was run), GuardError (something was moved: see `recapture`), OrderError.
         """
         return self._only().served(inputs)
@@ -150,8 +160,13 @@ class Runner:
         context, plan = self._context, self[sequence].plan
         full = {**dict(plan.buckets[-1].sizes), **(sizes or {})}
         made: dict[str, Any] = dict(context.sample_inputs(plan.inputs, full, seed))
-        params = context.default_params(Bucket(tuple(full.items())), {})
+        params = context.default_params(Bucket(tuple(full.items())), {}, seed)
         return made | {name: params[name] for name in plan.params}
+
+    @property
+    def exemplary(self) -> frozenset[str]:
+        """The params that samples take from an example of the spec (`sample: {make: ...}`), with what fits them."""
+        return frozenset(self._context.examples.params)
 
     def reset(self) -> None:
         """Put every state back to its initial content."""
@@ -160,8 +175,12 @@ class Runner:
 
     # -- capture
 
-    def capture(self) -> None:
-        """Capture every graph that has not been captured yet."""
+    def capture(self, *, padding: bool = True) -> None:
+        """Capture every graph that has not been captured yet.
+
+        ``padding``: show that padded rows reach nothing. Without it nobody does: `graphspec run` does so by itself.
+        """
+        self._variants.asked = padded_runs if padding else None
         with self.entered(captured=False), without_broken_torch_npu():
             if not self._gate.captured:
                 agree(self._context.plan)

@@ -41,7 +41,8 @@ def find_modules(plan: Plan, model: Any) -> tuple[Found, list[UnboundError]]:
 def inner_hooks(path: str, module: nn.Module) -> Iterator[Diagnostic]:
     """GS712 for hooks inside of a module. Its own are run by who calls it, and those of parameters by its backward."""
     for name, kind in hooked_modules(module, path):
-        if name != path and "gradient hook" not in kind:
+        own = name == path or "_hooks[" in name  # what a hook holds is not the module's
+        if not own and "gradient hook" not in kind:
             yield Diagnostic(HOOKED.code, f"{name} {HOOKED.does}: a {kind}", hint=HOOKED.hint)
 
 

@@ -42,20 +42,28 @@ class Joint:
 
 
 @dataclass(frozen=True)
-class Forward:
-    """The forward of a module on named values. Made for the rehearsals and captures of one pass."""
+class PassRegion:
+    """A region of a pass as the runtime sees regions, for the rehearsals and captures of that pass."""
 
     declared: Region
     part: TaughtCall
     installed: Installed
     joint: Joint
-    around: Callable[..., Any] | None = None
+    around: None = None
     makers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
     @property
     def function(self) -> Any:
-        """What is called."""
+        """What is called, here or by the forward."""
         return self.installed.module
+
+    def bound(self) -> list[Any]:
+        """Nothing: the caller gives every value anew."""
+        return []
+
+
+class Forward(PassRegion):
+    """The forward of a module on named values."""
 
     def __call__(self, values: Environment) -> dict[str, Any]:
         """Its result and, where a backward is captured, what autograd saved for it. Raises ModelError, HazardError."""
@@ -113,21 +121,8 @@ class Forward:
         return tuple(found.values())
 
 
-@dataclass(frozen=True)
-class Backward:
+class Backward(PassRegion):
     """The backward of a `Forward` on named values: the gradients of its inputs and variables."""
-
-    declared: Region
-    part: TaughtCall
-    installed: Installed
-    joint: Joint
-    around: Callable[..., Any] | None = None
-    makers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-
-    @property
-    def function(self) -> Any:
-        """What the forward called."""
-        return self.installed.module
 
     def __call__(self, values: Environment) -> dict[str, Any]:
         """A gradient, or None, for each input that requires one and for each variable. Raises ModelError."""

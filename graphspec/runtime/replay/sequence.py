@@ -17,12 +17,13 @@ from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.replay.fallback import directly, repeated, run_eagerly
 from graphspec.runtime.replay.foreign import bring
 from graphspec.runtime.replay.gate import Gate
-from graphspec.runtime.replay.moving import Moving
+from graphspec.runtime.replay.moving import Moving, made_results
 from graphspec.runtime.replay.request import Reader, Remembered, Request, padded_params
 from graphspec.runtime.replay.route import Route
 from graphspec.runtime.replay.stats import Stats
 from graphspec.runtime.replay.variants import Variants
 from graphspec.runtime.values.memory import Memory
+from graphspec.turns import drive
 
 #: How many real sizes keep their bound steps; beyond, all are bound anew as they come.
 MOST_ROUTES = 4096
@@ -155,7 +156,7 @@ class BoundSequence:
 
     def _miss(self, request: Request) -> dict[str, Any]:
         if not self._falls_back:
-            raise self._reader.no_bucket(request.sizes)
+            raise self._reader.no_bucket(request.asked)
         self._opened.stats.fallbacks += 1
         return run_eagerly(self._context, self._memory, self.plan, request)
 
@@ -171,11 +172,12 @@ class BoundSequence:
         failed = True
         try:
             self._fill(request, route, fills)
-            if torch._C._autograd._profiler_enabled():
-                _run_named(route, moving)
+            if route.program is not None or torch._C._autograd._profiler_enabled():
+                self._opened.stats.turns += _run(route, moving)
             else:
                 for step in route.steps:
                     step.run(moving)
+            results = made_results(self.plan, moving.results)
             failed = False
         finally:
             for rows, content in padded_rows:
@@ -184,7 +186,7 @@ class BoundSequence:
                 self._memory.pull(route.kept_blocks)
                 moving.end(self._memory, failed=failed)
         self._count(route)
-        return {name: moving.results[name] for name in self.plan.results}
+        return results
 
     def _bind(self, request: Request, bucket: Bucket) -> Route:
         graphs = self._opened.variants.graphs(request.variant)
@@ -230,8 +232,17 @@ class BoundSequence:
         stats.padded += route.elements
 
 
-def _run_named(route: Route, moving: Moving) -> None:
-    """Each step under the name of its region, for the profiler that is on."""
-    for step in route.steps:
+def _run(route: Route, moving: Moving) -> int:
+    """The steps, loops too, each under the name of its region where a profiler is on; how many turns loops made."""
+    named = torch._C._autograd._profiler_enabled()
+
+    def run(at: int) -> None:
+        step = route.steps[at]
+        if not named:
+            step.run(moving)
+            return
         with torch.profiler.record_function(step.region):
             step.run(moving)
+
+    program = route.program if route.program is not None else tuple(range(len(route.steps)))
+    return drive(program, run, lambda loop: route.conditions[loop](moving))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from graphspec.plan import Plan
-from graphspec.runtime.trial.cases import Case, cases
+from graphspec.runtime.padding.cases import Case, cases
 from graphspec.runtime.trial.feed import Feed, Fixed
+from graphspec.runtime.verify.bench import Bench, Fills, Values, cloned
 from graphspec.runtime.verify.carried import Carried, written_by
 from graphspec.runtime.verify.compare import Tolerance
 
@@ -31,14 +32,21 @@ class Subject:
     feed: Feed
     generators: tuple[torch.Generator, ...] = ()
 
-    def carried_by(self, call: Callable[[], object]) -> Carried:
-        """What is carried over a run that does what ``call`` does.
+    def bench(self, sequence: BoundSequence, values: Values) -> Bench:
+        """A sequence to be run again and again, its graphs on poisoned memory.
 
-        A loop around inline regions may take another way each time, and write other weights there.
+        A loop around inline regions may take another way with other inputs: what it writes with ``values`` counts too.
         """
-        if self.runner.inline is None:
-            return self.carried
-        return self.carried.joined(written_by(self.runner.model, [call]))
+
+        def replay(values: Values, fills: Fills | None) -> dict[str, Any]:
+            self.runner.poison()
+            return sequence.run(values, fills)
+
+        carried = self.carried
+        if self.runner.inline is not None:
+            others, _ = written_by(self.runner.model, [lambda: sequence.eager(cloned(values))])
+            carried = carried.joined(others)
+        return Bench(replay, sequence.eager, carried, self.generators)
 
     def tolerance(self, case: Case) -> Tolerance:
         """What the spec allows between a replay and eager, which runs at the real sizes."""
