@@ -15,11 +15,24 @@ from graphspec.runtime.holdings.storages import tensors_in
 from graphspec.runtime.importing.user_code import call_user_code
 from graphspec.runtime.inline.installed import Installed
 from graphspec.runtime.inline.lowering import GRADIENTS, RESULT, SAVED, TaughtCall
-from graphspec.runtime.opened.binds import Bound
 from graphspec.runtime.values.trees import Tree, flatten
 from graphspec.spec import Region
 
 Environment = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Where in row ``row`` of gradients one of this shape lies: from element ``start`` on, contiguous."""
+
+    row: int
+    start: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def of(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The gradient, as a tensor of its own on the memory of its row."""
+        return rows[self.row].as_strided(self.shape, self.strides, self.start).data
 
 
 @dataclass(eq=False)
@@ -28,7 +41,8 @@ class Joint:
 
     ``results`` are its tensors, on autograd's graph; ``inputs`` those of its tensors that require gradients, by number;
     ``variables`` the parameters that its results depend on. ``result`` is the structure around them,
-    ``differentiable`` says which of them gradients can come to.
+    ``differentiable`` says which of them gradients can come to. ``pieces`` says where the backward leaves the gradient
+    of each variable.
     """
 
     results: Sequence[torch.Tensor] = ()
@@ -36,6 +50,7 @@ class Joint:
     variables: tuple[torch.Tensor, ...] = ()
     result: Tree | None = None
     differentiable: tuple[bool, ...] = ()
+    pieces: tuple[Piece | None, ...] = ()
 
     def clear(self) -> None:
         """Let go of autograd's graph."""
@@ -43,25 +58,28 @@ class Joint:
 
 
 @dataclass(frozen=True)
-class Forward:
-    """The forward of a module on named values. Made for the rehearsals and captures of one pass."""
+class PassRegion:
+    """A region of a pass as the runtime sees regions, for the rehearsals and captures of that pass."""
 
     declared: Region
     part: TaughtCall
     installed: Installed
     joint: Joint
-    around: Callable[..., Any] | None = None
+    around: None = None
     makers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
     @property
     def function(self) -> Any:
-        """What is called."""
+        """What is called, here or by the forward."""
         return self.installed.module
 
-    @staticmethod
-    def bound() -> list[Bound]:
-        """No param is written anywhere before a call of the user's own loop."""
+    def bound(self) -> list[Any]:
+        """Nothing: the caller gives every value anew."""
         return []
+
+
+class Forward(PassRegion):
+    """The forward of a module on named values."""
 
     def __call__(self, values: Environment) -> dict[str, Any]:
         """Its result and, where a backward is captured, what autograd saved for it. Raises ModelError, HazardError."""
@@ -119,29 +137,14 @@ class Forward:
         return tuple(found.values())
 
 
-@dataclass(frozen=True)
-class Backward:
+class Backward(PassRegion):
     """The backward of a `Forward` on named values: the gradients of its inputs and variables."""
 
-    declared: Region
-    part: TaughtCall
-    installed: Installed
-    joint: Joint
-    around: Callable[..., Any] | None = None
-    makers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-
-    @property
-    def function(self) -> Any:
-        """What the forward called."""
-        return self.installed.module
-
-    @staticmethod
-    def bound() -> list[Bound]:
-        """None; see `Forward.bound`."""
-        return []
-
     def __call__(self, values: Environment) -> dict[str, Any]:
-        """A gradient, or None, for each input that requires one and for each variable. Raises ModelError."""
+        """A gradient, or None, for each input that requires one; those of variables in rows, one for each dtype.
+
+        Whoever hands them on copies a row at once. Raises ModelError.
+        """
         joint, gradients = self.joint, self.part.gradients
         results = [joint.results[number] for number in gradients]
         wanted = (*joint.inputs.values(), *joint.variables)
@@ -151,7 +154,25 @@ class Backward:
             message = f"{what} has results that wanted gradients in one call and not in another"
             raise ModelError(message, hint="leave `backward` out for it")
         found = call_user_code(torch.autograd.grad, what, results, wanted, given, allow_unused=True)
-        return {self.part.value(GRADIENTS): list(found)}
+        count = len(joint.inputs)
+        joint.pieces, rows = _in_rows(found[count:])
+        return {self.part.value(GRADIENTS): [list(found[:count]), rows]}
+
+
+def _in_rows(gradients: Sequence[torch.Tensor | None]) -> tuple[tuple[Piece | None, ...], list[torch.Tensor]]:
+    """Gradients one after another, contiguous, and where each is: a leaf adds them to `.grad`, whatever their strides."""
+    rows: dict[torch.dtype, list[torch.Tensor]] = {}
+    pieces: list[Piece | None] = []
+    for gradient in gradients:
+        if gradient is None:
+            pieces.append(None)
+            continue
+        row = rows.setdefault(gradient.dtype, [])
+        start = sum(each.numel() for each in row)
+        strides = torch.empty(gradient.shape, device="meta").stride()
+        pieces.append(Piece(list(rows).index(gradient.dtype), start, tuple(gradient.shape), strides))
+        row.append(gradient.reshape(-1))
+    return tuple(pieces), [torch.cat(row) for row in rows.values()]
 
 
 class _Saved:

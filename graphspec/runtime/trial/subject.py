@@ -32,10 +32,10 @@ class Subject:
     feed: Feed
     generators: tuple[torch.Generator, ...] = ()
 
-    def bench(self, sequence: BoundSequence, values: Values | None = None) -> Bench:
-        """A sequence to be run again and again, its graphs on poisoned memory; or once, with these ``values``.
+    def bench(self, sequence: BoundSequence, values: Values) -> Bench:
+        """A sequence to be run again and again, its graphs on poisoned memory.
 
-        A loop around inline regions may take another way each time, and write other weights there.
+        A loop around inline regions may take another way with other inputs: what it writes with ``values`` counts too.
         """
 
         def replay(values: Values, fills: Fills | None) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class Subject:
             return sequence.run(values, fills)
 
         carried = self.carried
-        if values is not None and self.runner.inline is not None:
+        if self.runner.inline is not None:
             carried = carried.joined(*written_by(self.runner.model, [lambda: sequence.eager(cloned(values))]))
         return Bench(replay, sequence.eager, carried, self.generators)
 
