@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from graphspec.loading import no_collections
 from graphspec.plan import Bucket, Event
 from graphspec.recording.comparison import parting
 from graphspec.report.check_values import CheckReport, TracedRegion, TracedValue
-from graphspec.runtime.devices import without_broken_torch_npu
+from graphspec.runtime.building.devices import without_broken_torch_npu
 from graphspec.runtime.fake.build import build_fake
 from graphspec.runtime.fake.judged import JudgedDevice
 from graphspec.runtime.fake.placement import Placement
@@ -33,13 +34,15 @@ from graphspec.runtime.fake.session import FakeSession
 from graphspec.runtime.fake.tensors import FakeTensors
 from graphspec.runtime.fake.world import FakeWorld
 from graphspec.runtime.hazards import hook_findings
+from graphspec.runtime.inline.found import find_modules, inner_hooks
 from graphspec.runtime.laws import registry as laws
-from graphspec.runtime.laws.evidence import Facts, Pair
+from graphspec.runtime.laws.evidence import Facts, Pair, Resized
 from graphspec.runtime.opened.context import Context
 from graphspec.runtime.opened.regions import bind_regions
 from graphspec.runtime.rehearsal.observation import EagerCall, Observation, Rehearsal
 from graphspec.runtime.rehearsal.param_symbols import ParamSymbols
 from graphspec.runtime.rehearsal.rehearser import Rehearser
+from graphspec.runtime.rehearsal.unread import Unread
 from graphspec.runtime.training.optimizers import Flags, dampened, of_states, optimizers, state_tensors
 from graphspec.runtime.values.buffers import Buffers, owned_tensors
 from graphspec.runtime.values.eager_copies import EagerCopies
@@ -67,7 +70,12 @@ def check_spec(spec: language.Spec, device: str | None = None, progress: Progres
         context = Context(plan, model, regions, buffers, backend)
         checked = _Checked(context, FakeWorld(tensors, placement, FakeSession(context.roots)), label, progress)
         hooked = [plan.regions[name].declared.hooks == "refuse" for name in regions if not plan.regions[name].eager]
-        found = [*laws.unbound(plan, wrong), *(hook_findings(model) if any(hooked) else ()), *checked.findings()]
+        inline, unmatched = find_modules(plan, model)
+        found = [*laws.unbound(plan, [*wrong, *unmatched]), *(hook_findings(model) if any(hooked) else ())]
+        for region, name, module in inline:
+            if plan.regions[region].declared.hooks != "allow":
+                found += inner_hooks(name, module)
+        found += checked.findings()
         parameters = _parameters(model)
         return CheckReport(
             spec.name,
@@ -90,6 +98,7 @@ class _Checked:
         self._progress = progress
         self._rehearser = Rehearser(context, context.first_variant(), world, EagerCopies(context.plan, {}))
         self._symbols = ParamSymbols(context, self._rehearser)
+        self._unread = Unread(self._rehearser, lambda *runs: laws.judge_runs(self._opened(), *runs))
         self._judged: Rehearsal | None = None
 
     def findings(self) -> list[Diagnostic]:
@@ -156,6 +165,10 @@ class _Checked:
     def _judge(self, bucket: Bucket) -> tuple[Rehearsal, list[Diagnostic]]:
         events = self._events(bucket)
         run = self._rehearser.judged(bucket, events, self._judging)
+        unread = self._unread.slots(bucket, events, run)
+        if unread is not None:
+            self._rehearser.calls.rewind()
+            run = replace(self._rehearser.judged(bucket, events), unread=unread)
         found = laws.judge_pass(self._opened(), run)
         if not laws.refused(found) and run.leaves_something:
             found += laws.judge_next_run(self._opened(), run, self._rehearser.following(bucket, events))
@@ -173,7 +186,8 @@ class _Checked:
 
     def _opened(self) -> Facts:
         inputs = self._context.buffers.input_storages
-        return Facts(self._plan, self._context.backend, self._label, inputs, self._world.reach)
+        kept = self._context.buffers.kept_rows(self._context.model)
+        return Facts(self._plan, self._context.backend, self._label, inputs, self._world.reach, kept)
 
     def _first_calls(self, bucket: Bucket, warm: Rehearsal, first: Rehearsal) -> list[Diagnostic]:
         """What the very first call does otherwise than later ones, if they do so outside of a capture too."""
@@ -229,8 +243,8 @@ class _Checked:
             alike = [(one, two) for one, two in _matched(first, other) if _alike(one, two)]
             for one, two in alike:
                 if isinstance(one, Observation):
-                    sizes = largest[dim], size
-                    yield from laws.judge_sizes(self._opened(), one.region, dim, sizes, one.recording, two.recording)
+                    seen = Resized(one.region, dim, (largest[dim], size), one.recording, two.recording)
+                    yield from laws.judge_sizes(self._opened(), seen)
             if len(alike) == len(first.seen):
                 return
 

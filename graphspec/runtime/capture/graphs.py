@@ -12,7 +12,7 @@ the same starting state:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -23,19 +23,21 @@ from graphspec.backends.updates import Binding, bind_updates, refreshed
 from graphspec.errors import CaptureError, Diagnostic, HazardError, MismatchError
 from graphspec.plan import Bucket, Event, Graph, Variant
 from graphspec.recording.calls import Recording
+from graphspec.recording.comparison import parting
 from graphspec.runtime.capture.first_step import FirstStep
 from graphspec.runtime.capture.proof import Results, another_way, other_results, unexplained
 from graphspec.runtime.hazards import hook_findings, inside_capture
 from graphspec.runtime.holdings.preserve import Session, preserve
 from graphspec.runtime.holdings.storages import outside_autocast, quiet
 from graphspec.runtime.laws import registry as laws
-from graphspec.runtime.laws.evidence import Facts, Pair
+from graphspec.runtime.laws.evidence import Facts, Pair, Resized
 from graphspec.runtime.laws.host_state import rebound
 from graphspec.runtime.opened.context import CapturedRegion, Context, GraphSet, Progress
 from graphspec.runtime.rehearsal.calls import PassValues
 from graphspec.runtime.rehearsal.observation import NO_CHANGES, EagerCall, Observation, Rehearsal
 from graphspec.runtime.rehearsal.param_symbols import ParamSymbols
 from graphspec.runtime.rehearsal.rehearser import Rehearser
+from graphspec.runtime.rehearsal.unread import Unread
 from graphspec.runtime.rehearsal.world import RealWorld
 from graphspec.runtime.training.optimizers import of_states
 from graphspec.runtime.training.replayed import ReplayedGradients, held_gradients
@@ -48,7 +50,13 @@ from graphspec.units import human_bytes
 _Key = tuple[str, Bucket]
 
 
-def capture_graphs(context: Context, variant: Variant, progress: Progress | None = None) -> GraphSet:
+#: What is asked of graphs once they are captured, within the session that puts everything back.
+Asked = Callable[[Context, GraphSet, Session], Iterable[Diagnostic]]
+
+
+def capture_graphs(
+    context: Context, variant: Variant, progress: Progress | None = None, asked: Asked | None = None
+) -> GraphSet:
     """Capture every graph of one variant. ``progress`` is called with each as its capture begins.
 
     Raises HazardError with every finding, ModelError with the user's own exception as its cause, or CaptureError;
@@ -57,10 +65,20 @@ def capture_graphs(context: Context, variant: Variant, progress: Progress | None
     _refuse_hooks(context)
     try:
         with outside_autocast(context.device), context.backend.capturing(), preserve(context.roots) as session:
-            return _Capture(context, variant, session, progress or (lambda _: None)).run()
+            graphs = _Capture(context, variant, session, progress or (lambda _: None)).run()
+            if asked is not None:
+                _ask(context, asked(context, graphs, session))
+            return graphs
     except BaseException:
         context.backend.abandon()
         raise
+
+
+def _ask(context: Context, found: Iterable[Diagnostic]) -> None:
+    found = list(found)
+    if refused := laws.refused(found):
+        raise HazardError(dict.fromkeys(refused))
+    context.warn(*map(str, found))
 
 
 class _Capture:
@@ -75,6 +93,8 @@ class _Capture:
         self._copies = EagerCopies(context.plan, self._set.copies)
         self._rehearser = Rehearser(context, variant, RealWorld(context, variant, session), self._copies)
         self._symbols = ParamSymbols(context, self._rehearser)
+        self._unread = Unread(self._rehearser, lambda *runs: laws.judge_runs(self._opened(), *runs))
+        self._shown_unread: frozenset[str] = frozenset()
         self._first: dict[_Key, Observation] = {}
         self._dry: dict[_Key, Observation] = {}
         self._results: dict[_Key, Results] = {}
@@ -88,6 +108,7 @@ class _Capture:
         context.buffers.adopt(context.model)
         for bucket, events in self._schedule:
             self._rehearse(bucket, events)
+        self._refuse_written_rows()
         self._set.code = code.so_far()
         session.rewind()
         if changed := list(unexplained(session.verify())):
@@ -148,7 +169,14 @@ class _Capture:
     def _rehearse(self, bucket: Bucket, events: Sequence[Event]) -> None:
         rehearser, opened = self._rehearser, self._opened
         self._rehearser.calls.rewind()
-        run = rehearser.judged(bucket, events, keep=partial(_copies_into, self._results))
+        judged = partial(rehearser.judged, bucket, events, keep=partial(_copies_into, self._results))
+        run = judged()
+        unread = self._unread.slots(bucket, events, run)
+        if unread is not None:
+            rehearser.calls.rewind()
+            run = replace(judged(), unread=unread)
+            self._set.rebound |= unread
+            self._shown_unread |= unread
         found = laws.judge_pass(opened(), run)
         _raise_ended(run, found)
         if not laws.refused(found) and run.leaves_something:
@@ -160,12 +188,36 @@ class _Capture:
         found += [each for _, each in self._symbols.trace(events, run)]
         if refused := laws.refused(found):  # the largest bucket shows what the others would repeat
             raise HazardError(dict.fromkeys(refused))
-        self._context.warn(*(_warning(each) for each in found))
+        self._context.warn(*map(str, found))
+
+    def _refuse_written_rows(self) -> None:
+        """Raise HazardError for what two buckets that differ in one dim show of rows that a bucket adds."""
+        found: list[Diagnostic] = []
+        largest, *smaller = [bucket for bucket, _ in self._schedule] or [Bucket()]
+        for dim in (name for name, _ in largest.sizes if name not in self._context.plan.exact):
+            rest = [name for name, _ in largest.sizes if name != dim]
+            other = next((each for each in smaller if each.project(rest) == largest.project(rest)), None)
+            if other is not None:
+                found += self._written_rows(dim, largest, other)
+        if found:
+            raise HazardError(dict.fromkeys(found))
+
+    def _written_rows(self, dim: str, largest: Bucket, other: Bucket) -> list[Diagnostic]:
+        found: list[Diagnostic] = []
+        for region in self._context.plan.regions.values():
+            pair = [self._dry.get((region.name, bucket.project(region.dims))) for bucket in (largest, other)]
+            if dim not in region.dims or None in pair:
+                continue
+            one, two = (seen.recording for seen in pair if seen is not None)
+            if parting(one, two, shapes=False) is None:
+                resized = Resized(region.name, dim, (largest[dim], other[dim]), one, two)
+                found += laws.judge_sizes(self._opened(), resized, captured=True)
+        return found
 
     def _opened(self) -> Facts:
         context = self._context
-        reach = self._session.reach
-        return Facts(context.plan, context.backend, context.backend.name, context.buffers.input_storages, reach)
+        reach, kept = self._session.reach, context.buffers.kept_rows(context.model)
+        return Facts(context.plan, context.backend, context.backend.name, context.buffers.input_storages, reach, kept)
 
     # -- capture
 
@@ -189,7 +241,8 @@ class _Capture:
                     self._use_captured(event, values)
                     outputs = self._set.regions[event.region, event.bucket].outputs
                     self._rehearser.calls.note_origins({name: flatten(values.env[name]) for name in outputs}, values)
-            run = Rehearsal(bucket, values.params, seen, self._rehearser.eager_code.loaded())
+            loaded = self._rehearser.eager_code.loaded()
+            run = Rehearsal(bucket, values.params, seen, loaded, unread=self._shown_unread)
             findings += laws.refused(laws.judge_host_state(self._opened(), run))
         if not findings:  # what every call does otherwise says more than what the first one did
             findings += self._first_calls()
@@ -220,9 +273,18 @@ class _Capture:
             return [binding.slot for binding in bindings]
 
         held = _held(trees, context.plan.last_captures(graph), graph)
-        updates = bool(refreshed(region, context.backend.can_update))
+        updated = region.updated_operators if refreshed(region, context.backend.can_update) else ()
         with inside_capture(region.name):
-            request = CaptureRequest(graph, call, held, slots, rehearser.names, updates=updates)
+            request = CaptureRequest(
+                graph,
+                call,
+                held,
+                slots,
+                rehearser.names,
+                updated,
+                compiler=region.compile,
+                compiling=partial(context.compiling, graph),
+            )
             captured = context.backend.capture(request)
         outputs: dict[str, tuple[Tree, tuple[int, ...]]] = {}
         for name, tree in trees.items():
@@ -334,11 +396,6 @@ def _raise_ended(run: Rehearsal, found: Sequence[Diagnostic]) -> None:
         raise error
     kind = HazardError if any(each.code.startswith("GS70") for each in refused) else MismatchError
     raise kind(refused) from error
-
-
-def _warning(found: Diagnostic) -> str:
-    """A warning of a law in `Runner.warnings`; those of the host's state have no place to say."""
-    return found.message if found.code == "GS745" else str(found)
 
 
 def _held(trees: Mapping[str, Tree], last: Mapping[str, int | None], graph: Graph) -> Callable[[int], float]:

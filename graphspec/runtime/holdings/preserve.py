@@ -140,6 +140,15 @@ class Session:
             self._put_back()
             self._objects.forget(names)
 
+    def held(self, keys: Collection[str]) -> dict[str, Any]:
+        """What slots hold now under these keys, by their names."""
+        return self._objects.held(keys)
+
+    def exchange(self, names: Collection[str], value: object) -> frozenset[str]:
+        """Put ``value`` in the slots of these names, until the next `rewind`; gives the names of those that exist."""
+        with quiet():
+            return self._objects.exchange(names, value)
+
     def verify(self) -> list[str]:
         """Names of tensors whose content differs, after a rewind, with no operator to explain it. Reads them all."""
         return self._contents.unexplained()

@@ -50,6 +50,7 @@ class Context:
     backend: Backend
     warnings: list[str] = field(default_factory=list)
     gradients: Gradients = field(default_factory=Gradients)
+    compiling: Callable[[plans.Graph], None] = lambda _: None
 
     @cached_property
     def shared(self) -> SharedModel:
@@ -65,8 +66,8 @@ class Context:
     def roots(self) -> dict[str, Any]:
         """Where everything starts that a region can reach: the model, and what regions call, by their paths."""
         called = {region.declared.call: region.function for region in self.regions.values()}
-        around = {str(region.declared.around): region.around for region in self.regions.values() if region.around}
-        return {"model": self.model, **called, **around}
+        around = (region.around.roots for region in self.regions.values() if region.around is not None)
+        return {"model": self.model, **called, **{path: each for roots in around for path, each in roots.items()}}
 
     def shape(self, shape: Shape, bucket: Bucket) -> tuple[int, ...]:
         """A symbolic shape at a bucket."""
@@ -118,6 +119,24 @@ class Context:
         return next((full for full in self.plan.buckets if full.project(dims) == bucket), bucket)
 
 
+@dataclass(frozen=True)
+class GraphInfo:
+    """One captured graph. ``bytes`` is what its values need in its pool, ``capture_s`` the seconds its capture took.
+
+    ``variant`` is what it was captured for; see `graphspec.plan.Variant`. ``compile_s`` are the seconds its compilation
+    took, 0 where it came from a cache; None where it is not compiled.
+    """
+
+    region: str
+    bucket: Bucket
+    pool: str
+    operators: int
+    bytes: int
+    capture_s: float
+    variant: Variant
+    compile_s: float | None = None
+
+
 @dataclass
 class CapturedRegion:
     """A captured graph and where its named outputs are.
@@ -137,6 +156,20 @@ class CapturedRegion:
     def replay(self) -> None:
         """The bare replay of this graph, with nothing checked and nothing copied."""
         self.graph.replay()
+
+    def info(self, variant: Variant) -> GraphInfo:
+        """What is told of this graph."""
+        plan, graph = self.plan, self.graph
+        return GraphInfo(
+            plan.region,
+            plan.bucket,
+            plan.pool,
+            graph.operators,
+            graph.bytes,
+            self.capture_s,
+            variant,
+            graph.compile_s,
+        )
 
     def refresh(self, params: Mapping[str, Any]) -> None:
         """Write every update slot from the present params."""

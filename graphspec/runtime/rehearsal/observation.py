@@ -6,6 +6,7 @@ only, and of results their structure and form are kept, not the tensors.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -119,6 +120,11 @@ class Observation:
     ended: BaseException | None = None
 
 
+def slot_key(change: Change) -> str:
+    """The last attribute or global on the way to a change: ``cache`` for ``model.cache['k'][0]``."""
+    return re.split(r"[.:]", re.sub(r"(\[[^\]]*\])+$", "", change.name))[-1]
+
+
 @dataclass(frozen=True)
 class EagerCall:
     """What one call of an eager region did. What it ``changed`` on the host, by name, is its own affair.
@@ -147,7 +153,8 @@ class Skipped:
 class Rehearsal:
     """One pass over the regions of a bucket. ``eager_loaded`` are the names that the code of eager regions loads.
 
-    ``left`` is what differs on the host after the pass, where somebody asked for it.
+    ``left`` is what differs on the host after the pass, where somebody asked for it; ``unread`` are the slots whose
+    content before the pass is shown to be nothing to it (unread.py).
     """
 
     bucket: Bucket
@@ -155,6 +162,7 @@ class Rehearsal:
     seen: Sequence[Observation | EagerCall | Skipped]
     eager_loaded: Collection[str] = ()
     left: tuple[Change, ...] = ()
+    unread: frozenset[str] = frozenset()
 
     def observations(self) -> Iterator[Observation]:
         """The captured regions that were watched, or only recorded, in order."""
