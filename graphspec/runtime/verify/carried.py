@@ -75,12 +75,12 @@ class Carried:
                 put_back()
 
     def contents(self) -> dict[str, torch.Tensor]:
-        """A copy of each tensor and gradient, with zeros in the rows that padded rows may write."""
-        found = {f"{name}.grad": tensor.grad.clone() for name, tensor in self._trained if tensor.grad is not None}
-        found |= {label: tensor.detach().clone() for label, tensor in self._tensors.items()}
+        """A copy of each tensor, and of the gradients, with zeros in the rows that padded rows may write."""
+        found = {label: tensor.detach().clone() for label, tensor in self._tensors.items()}
         for label, rows in self._scratch.items():
             found[label] = found[label].index_fill(0, torch.tensor(rows, device=found[label].device), 0)
-        return found
+        gradients = {f"{name}.grad": tensor.grad.clone() for name, tensor in self._trained if tensor.grad is not None}
+        return found | gradients
 
 
 def scratch_rows(plan: Plan) -> dict[str, tuple[int, ...]]:
