@@ -14,6 +14,7 @@ def build_region(name: str, data: Mapping[str, Any], spec: Mapping[str, Any]) ->
     inputs = fields.pop("inputs", [])
     optimizer = fields.pop("optimizer", ())
     compiler = fields.pop("compile", None)
+    on_miss = fields.pop("on_miss", "eager" if fields.get("inline") else "error")
     return Region(
         name,
         positional=tuple(map(argument, inputs)) if isinstance(inputs, list) else (),
@@ -24,6 +25,7 @@ def build_region(name: str, data: Mapping[str, Any], spec: Mapping[str, Any]) ->
         bind=dict(fields.pop("bind", {})),
         generators=tuple(fields.pop("generators", spec.get("generators", ()))),
         hooks=fields.pop("hooks", spec.get("hooks", "refuse")),
+        on_miss=on_miss,
         compile=None if compiler is None else _compiler(compiler),
         **fields,
     )

@@ -49,8 +49,13 @@ CODES: Mapping[str, str] = {
 }
 
 _EAGER = "move it out of the model's call, or into a region with `eager: true`"
-#: Nobody edits a library: what it makes in every call is mostly something that an argument of the call leaves out.
-_LIBRARY = "in a library's code, switch off what needs it by an input of the call, such as `use_cache: {const: false}`"
+#: Nobody edits a library: what it does in every call is mostly something that an argument of the call leaves out.
+IN_A_LIBRARY = (
+    "this is a library's code: switch off what needs it by an input of the call, such as `use_cache: {const: false}`; "
+    "or call it in a region with `eager: true`"
+)
+#: Findings whose own advice is another way to write the line.
+REWRITTEN = ("GS701", "GS702", "GS703")
 
 _READ = Hazard(
     "GS701",
@@ -112,8 +117,7 @@ _NONZERO = replace(
 _BORN = Hazard(
     "GS703",
     "builds a tensor from host data",
-    "build it once in __init__ and keep it with self.register_buffer; a value that changes is an input or a param; "
-    f"{_LIBRARY}",
+    "build it once in __init__ and keep it with self.register_buffer; a value that changes is an input or a param",
 )
 _FILE = replace(_BORN, does="loads a tensor from a file or from host memory", hint="load it once in __init__")
 _RNG = Hazard(
@@ -349,8 +353,9 @@ UNSAFE = Hazard("GS714", "calls an operator that torch marks as unsafe in a grap
 
 PYTHON_KERNEL = Hazard(
     "GS715",
-    "calls an operator whose kernel is Python code: a device runs it at the capture only, the CPU at every replay",
-    "pass everything that it reads as an argument, and read no value on the host in it",
+    "calls an operator whose kernel is Python code, which fake tensors do not look into",
+    "`graphspec run` records what that code calls; until then, pass everything that it reads as an argument, and read "
+    "no value on the host in it",
     warns=True,
 )
 

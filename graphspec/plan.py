@@ -11,7 +11,7 @@ spec. That part is not compared and not serialized: it is for the process that r
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +25,7 @@ from graphspec.spec import (
     Dim,
     FromParam,
     FromSize,
+    Loop,
     Model,
     NpuOptions,
     Param,
@@ -32,6 +33,7 @@ from graphspec.spec import (
     Shape,
     Update,
 )
+from graphspec.turns import Block, block, unrolled, walk
 
 if TYPE_CHECKING:
     from graphspec.document import Document
@@ -200,7 +202,8 @@ class Sequence:
     """What one named sequence replays, takes and gives.
 
     ``inputs`` are the buffers a caller writes, ``params`` the host values its regions or buffers use, ``results`` the
-    names a run returns. ``buckets`` are the combinations a run can take, fewest elements first.
+    names a run returns. ``buckets`` are the combinations a run can take, fewest elements first. ``loops`` repeat some
+    of the ``steps``; see `graphspec.spec.Loop`.
     """
 
     name: str
@@ -210,6 +213,42 @@ class Sequence:
     params: tuple[str, ...]
     results: tuple[str, ...]
     buckets: tuple[Bucket, ...]
+    loops: tuple[Loop, ...] = ()
+
+    @property
+    def program(self) -> Block:
+        """The steps by their places, with the loops around them."""
+        return block(len(self.steps), self.loops)
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """The values that loops go by, once each."""
+        return tuple(dict.fromkeys(loop.condition for loop in self.loops))
+
+    @property
+    def unrolled(self) -> tuple[str, ...]:
+        """The regions in order, with two turns of every loop: whatever may follow each other does so here."""
+        return tuple(self.steps[at] for at in unrolled(self.program)) if self.loops else self.steps
+
+    @property
+    def taken(self) -> frozenset[int]:
+        """The steps after which results are taken: the last place of each region.
+
+        And those before it, as far as a loop that runs no turn would leave them the last.
+        """
+        found: set[int] = set()
+        for region in dict.fromkeys(self.steps):
+            around: list[frozenset[Loop]] = []
+            for at in (place for place in reversed(range(len(self.steps))) if self.steps[place] == region):
+                loops = frozenset(loop for loop in self.loops if at in loop.steps)
+                if not any(others <= loops for others in around):
+                    found.add(at)
+                    around.append(loops)
+        return frozenset(found)
+
+    def certain(self) -> Iterator[tuple[int | Loop, Mapping[str, int]]]:
+        """Every step and every loop, with the regions that have certainly run before it; see `turns.walk`."""
+        return walk(self.steps, self.program)
 
 
 @dataclass(frozen=True)
@@ -268,6 +307,19 @@ class Plan:
     def opened(self) -> tuple[Variant, ...]:
         """The variants that are captured when the spec is opened."""
         return self.variants if self.when == "open" else self.variants[:1]
+
+    @property
+    def conditions(self) -> frozenset[str]:
+        """The values that loops of any sequence go by."""
+        return frozenset(name for sequence in self.sequences.values() for name in sequence.conditions)
+
+    def condition(self, value: str) -> Wire:
+        """Where a loop finds the value that it goes by; without a producer: in a state, which is always there."""
+        maker = next((each for each in self.regions.values() if value in each.outputs), None)
+        if maker is None or value in maker.write_back:
+            return Wire(value, "buffer")
+        static = value in self.buffers and self.buffers[value].static
+        return Wire(value, "buffer" if static else "eager" if maker.eager else "graph", maker.name)
 
     @property
     def results(self) -> frozenset[str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphspec.plan import Bucket, BufferPlan, Graph, Plan, RegionPlan, Sequence, Span, Variant, Wire
-from graphspec.spec import DimSize, FromParam, FromSize, Shape, Update
+from graphspec.spec import DimSize, FromParam, FromSize, Loop, Shape, Update
 
 #: Of the object that `to_json` returns: it changes when a key changes its meaning.
 VERSION = 1
@@ -41,9 +41,15 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "wires": [{"region": name, **_plain(wire)} for name, region in plan.regions.items() for wire in region.reads],
         "graphs": [_plain(graph) for graph in plan.graphs],
         "spans": [_plain(span) for span in plan.spans],
-        "sequences": {name: _plain(sequence, "name") for name, sequence in plan.sequences.items()},
+        "sequences": {name: _plain_sequence(sequence) for name, sequence in plan.sequences.items()},
         **_variants(plan),
     }
+
+
+def _plain_sequence(sequence: Sequence) -> dict[str, Any]:
+    """A sequence; its loops only where it has some."""
+    loops = {"loops": [dict(vars(loop)) for loop in sequence.loops]} if sequence.loops else {}
+    return {**_plain(sequence, "name", "loops"), **loops}
 
 
 def _variants(plan: Plan) -> dict[str, Any]:
@@ -187,4 +193,5 @@ def _region(name: str, entry: Mapping[str, Any], reads: list[Wire]) -> RegionPla
 
 
 def _sequence(name: str, entry: Mapping[str, Any]) -> Sequence:
-    return Sequence(name=name, **_tuples(entry) | {"buckets": tuple(map(_bucket, entry["buckets"]))})
+    loops = tuple(Loop(**loop) for loop in entry.get("loops", ()))
+    return Sequence(name=name, **_tuples(entry) | {"buckets": tuple(map(_bucket, entry["buckets"])), "loops": loops})

@@ -282,9 +282,32 @@ class NpuOptions(_Value):
     handlers: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Loop(_Value):
+    """Steps that a run repeats while a value is true, ``{while: condition, do: [...]}``.
+
+    They are ``steps[first:stop]`` of their sequence, which lists every region once for each place in the file: what a
+    loop adds is that they run zero, one or more times. One loop lies inside of another, or beside it. ``limit`` is the
+    key `max`: so often at most.
+    """
+
+    condition: str
+    first: int
+    stop: int
+    limit: int | None = None
+
+    @property
+    def steps(self) -> range:
+        """The places of its steps."""
+        return range(self.first, self.stop)
+
+
 @dataclass(frozen=True)  # with methods of its own, which leave the document out
 class Spec:
-    """A whole spec. ``sequences`` is the key `replay`; a bare list is the one sequence named ``replay``."""
+    """A whole spec. ``sequences`` is the key `replay`; a bare list is the one sequence named ``replay``.
+
+    ``loops`` are those of each sequence that has some, in the order of the file: an outer one before its inner ones.
+    """
 
     name: str
     model: Model
@@ -300,6 +323,7 @@ class Spec:
     capture: CaptureOptions = CaptureOptions()
     check: CheckOptions = CheckOptions()
     npu: NpuOptions = NpuOptions()
+    loops: Mapping[str, tuple[Loop, ...]] = field(default_factory=dict)
     document: Document | None = field(default=None, repr=False, compare=False)
 
     @property

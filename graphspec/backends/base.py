@@ -6,7 +6,7 @@ in a pool, replays it, writes update slots, and reports. It knows nothing of spe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -41,8 +41,8 @@ class CaptureRequest:
     ``call`` runs the region on its static inputs and returns the tensors whose memory must outlive the call;
     ``held_until`` gives, for each of them, the last capture of the pool during which it must stay untouched.
     ``slots`` picks the updatable arguments, given what was recorded; ``names`` tells the modules of each
-    call, ``updates`` whether there will be any. With a ``compiler`` the graph is one compiled call; ``compiling`` is
-    called when that has to be compiled first.
+    call, ``updated`` the operators whose arguments updates refresh. With a ``compiler`` the graph is one compiled call;
+    ``compiling`` is called when that has to be compiled first.
     """
 
     graph: plan.Graph
@@ -50,7 +50,7 @@ class CaptureRequest:
     held_until: Callable[[int], float]
     slots: Callable[[Recording], Sequence[Slot]]
     names: ModuleNames | None
-    updates: bool = False
+    updated: Collection[str] = ()
     compiler: Compile | None = None
     compiling: Callable[[], None] = lambda: None
 

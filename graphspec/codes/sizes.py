@@ -25,6 +25,18 @@ CODES: Final = (
          "replay: {first: [a, b], second: [b, a]}",
          "pools: {p: [b]}  # a has memory of its own\nbuffers: {y: {role: output, copy: false}}\n"
          "replay: {first: [a, b], second: [b, a]}"),
+    Code("GS305", "Nothing in a loop changes what it goes by.",
+         "The value is read before each turn. What the caller gives, or a region outside of the loop makes, is the same"
+         " in every turn: the loop would run for ever, or not at all.",
+         "replay: [start, {while: active, do: [step]}]  # start makes active",
+         "replay: [start, {while: active, do: [step]}]  # step makes active, a state"),
+    Code("GS306", "A loop does not go by one bool.",
+         "The host reads the value before each turn. Of several elements nothing says which one decides, and of a"
+         " number nothing says when it is enough.",
+         "active: {role: state, shape: [batch], dtype: bool}", "active: {role: state, shape: [1], dtype: bool}"),
+    Code("GS307", "Loops nest too deep.",
+         "The order of what may follow what is proven for up to 4 loops in each other.",
+         "", ""),
     Code("GS401", "Bucket sizes do not ascend.", "A list out of order is usually a slip in one of its numbers.",
          "batch: [8, 4, 2]", "batch: [2, 4, 8]"),
     Code("GS402", "A bucket size is listed twice.", "Each size is one graph.", "batch: [2, 4, 4]", "batch: [2, 4]"),

@@ -31,6 +31,7 @@ def _sequence(
         params=tuple(param for param in spec.params if param in params),
         results=_results(spec, steps, regions),
         buckets=projections(buckets, ordered),
+        loops=spec.loops.get(name, ()),
     )
 
 

@@ -25,7 +25,7 @@ def render(report: RunReport, paint: Paint = plain) -> str:
     """The report as text; a section that has nothing to say is left out. ``paint`` colours parts of it."""
     sections = (
         [_headline(report)],
-        _captured(report.graphs),
+        _captured((*report.graphs, *report.inline)),
         list(_check(report.check, paint)),
         list(_speed(report)),
         table("results", ("dtype", "shape", "mean"), (_output(*item) for item in report.outputs.items())),
@@ -35,7 +35,7 @@ def render(report: RunReport, paint: Paint = plain) -> str:
 
 
 def _headline(report: RunReport) -> str:
-    graphs = report.graphs
+    graphs = (*report.graphs, *report.inline)
     pools = len({graph.pool for graph in graphs})
     taken = sum(graph.capture_s for graph in graphs)
     facts = f"{counted(len(graphs), 'graph')} in {counted(pools, 'pool')}, captured in {seconds(taken)}"

@@ -105,7 +105,10 @@ class Counts:
 
 @dataclass(frozen=True)
 class RunReport:
-    """Everything one `run` has to say. ``total`` is every sequence in a row, ``sequences`` each on its own."""
+    """Everything one `run` has to say. ``total`` is every sequence in a row, ``sequences`` each on its own.
+
+    ``graphs`` are those of the plan; ``inline`` those of modules, which are known when the model has called them.
+    """
 
     version: str
     spec: str
@@ -118,3 +121,4 @@ class RunReport:
     outputs: Mapping[str, Output]
     counts: Counts
     warnings: tuple[str, ...] = ()
+    inline: tuple[ReportedGraph, ...] = ()

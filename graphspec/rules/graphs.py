@@ -160,7 +160,7 @@ def fallback_with_state(spec: Spec) -> Iterator[Diagnostic]:
     """GS408: `on_miss: eager` where a state has no room for a size no bucket holds, or where no size is bucketed."""
     dims = region_dims(spec)
     for region in spec.regions.values():
-        if region.on_miss != "eager":
+        if region.on_miss != "eager" or region.inline:
             continue
         path = ("regions", region.name, "on_miss")
         if not dims[region.name]:

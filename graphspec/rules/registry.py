@@ -41,6 +41,9 @@ RULES: Final[tuple[Rule, ...]] = (
     sequences.missing_replay,
     sequences.inline_in_replay,
     sequences.never_replayed,
+    sequences.unknown_conditions,
+    sequences.conditions,
+    sequences.nested_loops,
     paths.outside_model,
     paths.stray_globs,
     files.missing_functions,
@@ -78,6 +81,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 #: Rules that follow values through regions, and so need every name to resolve.
 RESOLVED_RULES: Final[tuple[Rule, ...]] = (
+    sequences.loops_that_cannot_end,
     graphs.uncuttable_results,
     graphs.too_many,
     graphs.fallback_with_state,

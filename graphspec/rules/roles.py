@@ -35,6 +35,18 @@ _NOT_EAGER: Mapping[str, str] = {
     "compile": "an eager region calls the model as it is",
     "grads": "an eager region is never captured",
 }
+_NOT_INLINE: Mapping[str, str] = {
+    "inputs": "it is given what its caller gives it",
+    "outputs": "its caller gets what it returns",
+    "updates": "its caller gives every value anew",
+    "around": "it runs inside of what its caller entered",
+    "mode": "it runs in the mode that its caller set",
+    "autocast": "it runs under the autocast of its caller",
+    "optimizer": "its caller steps the optimizer",
+    "allow_unused": "what gets no gradient is found when it is captured",
+    "bind": "its caller gives every value anew",
+}
+_FOUND = frozenset({"inputs", "outputs"})  # what they say is found when the module is called
 _HARMLESS = frozenset({"warmup", "on_miss"})  # without them the region would do the same
 _RANKS: Mapping[str, int] = {"channels_last": 4, "channels_last_3d": 5}
 
@@ -107,11 +119,25 @@ def region_keys(spec: Spec) -> Iterator[Diagnostic]:
     for region in spec.regions.values():
         for key, value in _keys(spec, ("regions", region.name)).items():
             path = ("regions", region.name, key)
+            severity: Severity
             if region.eager and key in _NOT_EAGER and value not in (False, []):
                 message = f"`{key}` has no effect in region '{region.name}': {_NOT_EAGER[key]}"
-                severity: Severity = "warning" if key in _HARMLESS else "error"
+                severity = "warning" if key in _HARMLESS else "error"
                 hint = f"remove `{key}` or `eager`"
                 yield finding(spec.document, "GS224", message, path, key=True, hint=hint, severity=severity)
+            if region.inline and key in _NOT_INLINE and value not in (False, []):
+                message = f"`{key}` has no effect in region '{region.name}', which is inline: {_NOT_INLINE[key]}"
+                severity = "warning" if key in _FOUND else "error"
+                hint = f"remove `{key}` or `inline`"
+                yield finding(spec.document, "GS224", message, path, key=True, hint=hint, severity=severity)
+            if key == "grads" and region.inline and value == "overwrite":
+                message = f"region '{region.name}' is inline, and autograd itself adds to `.grad`: it cannot overwrite"
+                hint = "remove `grads`, and call `zero_grad()` in the loop"
+                yield finding(spec.document, "GS224", message, path, key=True, hint=hint)
+            if key == "backward" and value and not region.inline and not region.eager:
+                message = f"`backward` is for inline regions, and '{region.name}' is none: a run gives no gradients"
+                hint = "add `inline: true`, or let the callable do forward and backward"
+                yield finding(spec.document, "GS224", message, path, key=True, hint=hint)
             if key == "rows" and not region.eager:
                 message = f"`rows` has no effect in region '{region.name}': a captured region sees its bucket"
                 hint = "remove `rows`, or add `eager: true`"

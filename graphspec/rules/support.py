@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from graphspec.errors import Diagnostic
+from graphspec.errors import Diagnostic, KeyPath
 from graphspec.finding import finding
 from graphspec.rules.walk import data_at
 from graphspec.spec import Spec
@@ -18,8 +18,6 @@ _TRAINING = "regions run without gradients, so train outside of the spec, and ca
 
 #: Keys of a region, the values that ask for the feature (None: any value), and what to do until it is there.
 NOT_YET: Final[tuple[tuple[str, object, str], ...]] = (
-    ("inline", True, "list the region in `replay`, and call the runner from your loop"),
-    ("backward", True, f"remove it: {_TRAINING}"),
     ("engine", "compiled", "remove it: graphspec captures by itself"),
     ("optimizer", None, f"remove it: {_TRAINING}"),
     ("grads", None, f"remove it: {_TRAINING}"),
@@ -28,7 +26,6 @@ NOT_YET: Final[tuple[tuple[str, object, str], ...]] = (
 )
 #: The compilers that some backend runs.
 BUILT: Final = frozenset({"inductor"})
-_EACH = "declare a region for each module, list them in `replay`, and call the runner from your loop"
 
 
 def not_yet(spec: Spec) -> Iterator[Diagnostic]:
@@ -36,13 +33,22 @@ def not_yet(spec: Spec) -> Iterator[Diagnostic]:
     for name in spec.regions:
         written = data_at(spec, ("regions", name)) or {}
         for key, value, hint in NOT_YET:
+            if key == "grads" and spec.regions[name].inline:
+                continue
             if key in written and (value is None or written[key] == value):
                 shown = f"{key}: {str(value).lower()}" if value is not None else key
                 message = f"`{shown}` is not supported yet: no backend of this version runs it"
-                way = _EACH if key == "inline" and "*" in spec.regions[name].call else hint
-                yield finding(spec.document, "GS601", message, ("regions", name, key), key=True, hint=way)
-        compiler = spec.regions[name].compile
-        if compiler is not None and compiler.backend not in BUILT:
-            message = f"`backend: {compiler.backend}` is not supported yet: no backend of this version runs it"
-            yield finding(spec.document, "GS601", message, ("regions", name, "compile", "backend"),
-                          hint="remove `compile`: graphspec captures the callable as it is")  # fmt: skip
+                yield finding(spec.document, "GS601", message, ("regions", name, key), key=True, hint=hint)
+        yield from _compilers(spec, name)
+
+
+def _compilers(spec: Spec, name: str) -> Iterator[Diagnostic]:
+    region = spec.regions[name]
+    path: KeyPath = ("regions", name, "compile")
+    hint = "remove `compile`: graphspec captures the callable as it is"
+    if region.compile is not None and region.compile.backend not in BUILT:
+        message = f"`backend: {region.compile.backend}` is not supported yet: no backend of this version runs it"
+        yield finding(spec.document, "GS601", message, (*path, "backend"), hint=hint)
+    elif region.compile is not None and (region.inline or region.backward):
+        message = f"`compile` in the inline region '{name}' is not supported yet: no backend of this version runs it"
+        yield finding(spec.document, "GS601", message, path, key=True, hint=hint)

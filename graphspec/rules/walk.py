@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from graphspec.errors import KeyPath
-from graphspec.spec import DictOf, DimSize, ListOf, Make, Region, Shape, Spec, Value
+from graphspec.places import loop_places, step_places
+from graphspec.spec import DictOf, DimSize, ListOf, Loop, Make, Region, Shape, Spec, Value
 
 
 def data_at(spec: Spec, path: KeyPath) -> Any:
@@ -66,10 +67,14 @@ def output_place(spec: Spec, region: Region, name: str) -> tuple[KeyPath, bool]:
 
 def steps(spec: Spec) -> Iterator[tuple[str, KeyPath]]:
     """Every region name under `replay`, with its place."""
-    bare = isinstance(data_at(spec, ("replay",)), list)
     for sequence, names in spec.sequences.items():
-        start: KeyPath = ("replay",) if bare else ("replay", sequence)
-        yield from ((name, (*start, index)) for index, name in enumerate(names))
+        yield from zip(names, step_places(spec, sequence), strict=True)
+
+
+def loops(spec: Spec) -> Iterator[tuple[str, Loop, KeyPath]]:
+    """Every loop under `replay`, with its sequence and its place."""
+    for sequence in spec.loops:
+        yield from ((sequence, loop, path) for loop, path in loop_places(spec, sequence).items())
 
 
 def shapes(spec: Spec) -> Iterator[tuple[Shape, KeyPath]]:

@@ -33,6 +33,7 @@ from graphspec.runtime.fake.session import FakeSession
 from graphspec.runtime.fake.tensors import FakeTensors
 from graphspec.runtime.fake.world import FakeWorld
 from graphspec.runtime.hazards import hook_findings
+from graphspec.runtime.inline.found import find_modules, inner_hooks
 from graphspec.runtime.laws import registry as laws
 from graphspec.runtime.laws.evidence import Facts, Pair
 from graphspec.runtime.opened.context import Context
@@ -66,7 +67,12 @@ def check_spec(spec: language.Spec, device: str | None = None, progress: Progres
         context = Context(plan, model, regions, buffers, backend)
         checked = _Checked(context, FakeWorld(tensors, placement, FakeSession(context.roots)), label, progress)
         hooked = [plan.regions[name].declared.hooks == "refuse" for name in regions if not plan.regions[name].eager]
-        found = [*laws.unbound(plan, wrong), *(hook_findings(model) if any(hooked) else ()), *checked.findings()]
+        inline, unmatched = find_modules(plan, model)
+        found = [*laws.unbound(plan, [*wrong, *unmatched]), *(hook_findings(model) if any(hooked) else ())]
+        for region, name, module in inline:
+            if plan.regions[region].declared.hooks != "allow":
+                found += inner_hooks(name, module)
+        found += checked.findings()
         parameters = _parameters(model)
         return CheckReport(
             spec.name,

@@ -6,7 +6,6 @@ import contextlib
 import difflib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -17,15 +16,16 @@ from graphspec import plan as plans
 from graphspec.compiler import compile_spec
 from graphspec.errors import DeviceError, InputError, MismatchError, ReplayError, WeightsError
 from graphspec.loading import load_plan
-from graphspec.plan import Bucket, Variant
+from graphspec.plan import Bucket
 from graphspec.runtime.building.build import build_model, refuse_other_devices, refuse_other_modes
 from graphspec.runtime.building.weights import load_weights, read_weights
 from graphspec.runtime.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.hazards import capturing
 from graphspec.runtime.holdings.storages import outside_inference
+from graphspec.runtime.inline.applied import Applied
 from graphspec.runtime.laws.registry import unbound
 from graphspec.runtime.opened.compilers import compiled_on, uncompiled
-from graphspec.runtime.opened.context import CapturedRegion, Context, Progress
+from graphspec.runtime.opened.context import CapturedRegion, Context, GraphInfo, Progress
 from graphspec.runtime.opened.regions import UnboundError, bind_regions
 from graphspec.runtime.opened.states import States
 from graphspec.runtime.ranks import agree
@@ -39,24 +39,6 @@ from graphspec.runtime.values.buffers import Buffers
 from graphspec.runtime.values.memory import Memory
 from graphspec.runtime.verify.net import Net
 from graphspec.spec import Spec
-
-
-@dataclass(frozen=True)
-class GraphInfo:
-    """One captured graph. ``bytes`` is what its values need in its pool, ``capture_s`` the seconds its capture took.
-
-    ``variant`` is what it was captured for; see `graphspec.plan.Variant`. ``compile_s`` are the seconds its compilation
-    took, 0 where it came from a cache; None where it is not compiled.
-    """
-
-    region: str
-    bucket: Bucket
-    pool: str
-    operators: int
-    bytes: int
-    capture_s: float
-    variant: Variant
-    compile_s: float | None = None
 
 
 def open_spec(
@@ -127,7 +109,11 @@ class Runner:
         self._variants = Variants(context, self._memory, self.stats, progress)
         self.state = States(context.plan, context.buffers, self._memory, context.shared)
         net = Net(context, self.state, self._gate, self.stats)
-        opened = Opened(context, self._memory, self._gate, self._variants, Remembered(), self.stats, net)
+        inline = any(region.declared.inline for region in context.plan.regions.values())
+        #: The inline regions of the spec, at work on the model until the runner is closed; None where it has none.
+        self.inline = Applied(context.plan, context.model, context.backend, own=False) if inline else None
+        plainly = contextlib.nullcontext if self.inline is None else self.inline.paused
+        opened = Opened(context, self._memory, self._gate, self._variants, Remembered(), self.stats, net, plainly)
         self.sequences: Mapping[str, BoundSequence] = {
             name: BoundSequence(opened, sequence) for name, sequence in context.plan.sequences.items()
         }
@@ -193,6 +179,8 @@ class Runner:
         """Capture everything anew, over the tensors the model has now. States keep their content."""
         with self.entered():
             self._variants.recapture()
+            if self.inline is not None:
+                self.inline.recapture()
 
     def load_weights(self, weights: str | Path | Mapping[str, torch.Tensor]) -> None:
         """Copy new weights into the model, in place, all or nothing; the captured graphs use them.
@@ -227,24 +215,13 @@ class Runner:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What was noticed at capture and is no error."""
-        return (*self._context.warnings, *self._context.backend.notes)
+        inline = () if self.inline is None else self.inline.warnings
+        return tuple(dict.fromkeys((*self._context.warnings, *self._context.backend.notes, *inline)))
 
     @property
     def graphs(self) -> tuple[GraphInfo, ...]:
-        """Every captured graph, in capture order."""
-        return tuple(
-            GraphInfo(
-                captured.plan.region,
-                captured.plan.bucket,
-                captured.plan.pool,
-                captured.graph.operators,
-                captured.graph.bytes,
-                captured.capture_s,
-                variant,
-                captured.graph.compile_s,
-            )
-            for variant, captured in self._variants.all_regions()
-        )
+        """Every captured graph of a sequence, in capture order."""
+        return tuple(captured.info(variant) for variant, captured in self._variants.all_regions())
 
     def graph(self, region: str, sizes: Mapping[str, int] | None = None) -> CapturedRegion:
         """One captured graph, for measuring a bare replay: ``runner.graph("decode", {"batch": 1}).replay()``."""
@@ -274,7 +251,9 @@ class Runner:
         self._gate.closed = True
         with device_failures(self._context.backend), contextlib.ExitStack() as stack:
             stack.callback(self._context.backend.close)
-            self._variants.clear()
+            stack.callback(self._variants.clear)
+            if self.inline is not None:
+                self.inline.undo()
 
     def __enter__(self) -> Runner:  # noqa: PYI034 - typing.Self came with Python 3.11
         return self

@@ -24,7 +24,7 @@ EXAMPLES = sorted((Path(__file__).parent / "examples").glob("*.py"))
 
 #: What only real values show, and what only a trace without values meets: laws of physics, and nothing else.
 ONLY_A_CAPTURE = {"GS728", "GS730"}
-ONLY_CHECK = {"GS743", "GS744", "GS746", "GS747"}
+ONLY_CHECK = {"GS715", "GS743", "GS744", "GS746", "GS747"}
 #: Said beside another finding, of examples that need an operator of their own.
 ASIDE = {"GS715"}
 #: Codes without an example: a graph that gives other values than eager is a fault of graphspec or of torch.

@@ -15,6 +15,7 @@ from graphspec.backends.base import CaptureRequest, Slot
 from graphspec.backends.cpu.compiling import build
 from graphspec.backends.cpu.compiling.library import Library, LibraryReplayer, operator
 from graphspec.backends.cpu.compiling.lowering import lower, obstacles, overlaps
+from graphspec.backends.cpu.constants import constants, written
 from graphspec.backends.cpu.interpreter import Interpreter, UnsupportedProgramError
 from graphspec.backends.cpu.issue import Issue, issues
 from graphspec.backends.cpu.out_kernels import OutKernels, TryingRecorder
@@ -23,6 +24,7 @@ from graphspec.backends.cpu.python_replayer import PythonReplayer
 from graphspec.backends.cpu.selftest import interpreter_fault
 from graphspec.backends.layout import ArenaLayout, Life, lives
 from graphspec.errors import CaptureError, DeviceError
+from graphspec.levers import pulled
 from graphspec.recording.calls import Call, Recording, Ref, refs_in
 
 
@@ -37,20 +39,28 @@ class Replayer(Protocol):
 
 @dataclass(eq=False)
 class Arena:
-    """The memory of one pool for one round of captures. It lives as long as a graph of that round."""
+    """The memory of one pool for one round of captures, and beside it what its graphs' constants take.
+
+    It lives as long as a graph of that round.
+    """
 
     pool: str
     memory: torch.Tensor
+    constant_bytes: int = 0
 
 
 @dataclass
 class CpuGraph:
-    """One captured region. ``replayer`` and final ``outputs`` come with `CpuBackend.seal`."""
+    """One captured region. ``replayer`` and final ``outputs`` come with `CpuBackend.seal`.
+
+    ``issues`` are made in every replay, ``constants`` were made once, into memory of their own.
+    """
 
     request: CaptureRequest
     recording: Recording
     refs: tuple[Ref, ...]
     issues: list[Issue]
+    constants: list[Issue]
     slots: Sequence[Slot]
     outputs: Sequence[torch.Tensor]
     links: Mapping[int, tuple[CpuGraph, int]]
@@ -130,7 +140,7 @@ class CpuBackend:
 
     def capture(self, request: CaptureRequest) -> CpuGraph:
         """Run the region once and record it. Its memory is laid out when the round is sealed."""
-        recorder = TryingRecorder(request.graph.region, request.names, self._kernels)
+        recorder = TryingRecorder(request.graph.region, request.names, self._kernels, whole=request.updated)
         with warnings.catch_warnings(), recorder:
             # What tries a kernel that resizes is told apart by it; the line it would name is the model's.
             warnings.filterwarnings("ignore", message="An output with one or more elements was resized")
@@ -138,8 +148,10 @@ class CpuBackend:
         recording = recorder.recording
         refs = tuple(recording.ref(output) for output in outputs)
         links = self._links(recording)
-        calls = issues(recording, refs, self._kernels)
-        graph = CpuGraph(request, recording, refs, calls, request.slots(recording), outputs, links)
+        calls, slots = issues(recording, refs, self._kernels), request.slots(recording)
+        once = _constants(calls, recording, refs, slots)
+        left = [call for call in calls if id(call) not in set(map(id, once))]
+        graph = CpuGraph(request, recording, refs, left, once, slots, outputs, links)
         for output, ref in zip(outputs, refs, strict=True):
             if recording.is_born(ref.storage):
                 self._born[output.untyped_storage()._cdata] = (graph, ref.storage)
@@ -187,10 +199,10 @@ class CpuBackend:
             arena.memory.fill_(0xFF)
 
     def pool_bytes(self) -> Mapping[str, int]:
-        """Bytes of the arenas of each pool."""
+        """Bytes of the arenas of each pool, and of the constants of its graphs."""
         sizes: dict[str, int] = {}
         for arena in self._arenas:
-            sizes[arena.pool] = sizes.get(arena.pool, 0) + arena.memory.nbytes
+            sizes[arena.pool] = sizes.get(arena.pool, 0) + arena.memory.nbytes + arena.constant_bytes
         return sizes
 
     def close(self) -> None:
@@ -200,7 +212,7 @@ class CpuBackend:
     def _compile(self, graph: CpuGraph) -> None:
         """Put one call of a compiled library in the place of all that a graph issues, where its region asks for it."""
         request, recording = graph.request, graph.recording
-        if request.compiler is None or not graph.issues:
+        if request.compiler is None or not recording.calls:
             return
         region = request.graph.region
         for obstacle in obstacles(recording):
@@ -219,7 +231,7 @@ class CpuBackend:
         reads, writes = lowered.arguments[: lowered.reads], lowered.arguments[lowered.reads :]
         args = (built.library.number, reads, writes)
         call = Call(operator(), args, {}, (), tuple(ref.storage for ref in lowered.results), recording.calls[-1].site)
-        graph.issues = [Issue(call, call.op, args)]
+        graph.issues, graph.constants = [Issue(call, call.op, args)], []
         graph.library, graph.compile_s = built.library, built.seconds
 
     def _links(self, recording: Recording) -> dict[int, tuple[CpuGraph, int]]:
@@ -228,7 +240,13 @@ class CpuBackend:
         return {index: origin for index, origin in found.items() if origin is not None}
 
     def _link(self, graph: CpuGraph) -> None:
+        own = {each: torch.UntypedStorage(graph.recording.bytes[each]) for each in _written_once(graph)}
+        assert graph.arena is not None
+        graph.arena.constant_bytes += sum(storage.nbytes() for storage in own.values())
+
         def locate(storage: int) -> Location:
+            if storage in own:
+                return own[storage], 0
             if storage in graph.links:
                 origin, origin_storage = graph.links[storage]
                 return origin.memory, origin.offsets[origin_storage]
@@ -236,6 +254,8 @@ class CpuBackend:
                 return graph.recording.outside[storage].storage, 0
             return graph.memory, graph.offsets[storage]
 
+        with torch.no_grad(), torch._C._DisableAutocast():
+            PythonReplayer(link(graph.constants, (), locate, {})[0]).run()
         updatable = _updatable(graph)
         program, places = link(graph.issues, graph.refs, locate, updatable)
         graph.outputs = program.outputs
@@ -284,7 +304,22 @@ def _lives(graph: CpuGraph, handed_on: Mapping[int, float]) -> list[Life]:
     for number, ref in enumerate(graph.refs):
         held[ref.storage] = max(graph.request.held_until(number), held.get(ref.storage, 0))
     calls = [list(refs_in((*issue.args, *issue.copies))) for issue in graph.issues]
-    return lives(graph.recording, calls, held, graph.request.graph.index)
+    once = _written_once(graph)
+    found = lives(graph.recording, calls, held, graph.request.graph.index)
+    return [life for life in found if life.storage not in once]
+
+
+def _constants(
+    calls: Sequence[Issue], recording: Recording, outputs: Sequence[Ref], slots: Sequence[Slot]
+) -> list[Issue]:
+    """The calls that need not be made in every replay."""
+    refreshed = {id(recording.calls[slot.call]) for slot in slots}
+    return constants(calls, recording, outputs, refreshed) if pulled("constants") else []
+
+
+def _written_once(graph: CpuGraph) -> set[int]:
+    """The storages of a graph's constants."""
+    return set().union(*map(written, graph.constants))
 
 
 def _updatable(graph: CpuGraph) -> dict[tuple[int, int], Any]:

@@ -13,12 +13,15 @@ This is a private route of torch. `selftest` proves it on this torch before it i
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch._C import Graph, ListType, TensorType
 
+from graphspec.backends.cpu.below_autograd import all_below_autograd
 from graphspec.backends.cpu.program import At, Program, SlotAt, Step
+from graphspec.levers import pulled
 
 
 class UnsupportedProgramError(Exception):
@@ -36,6 +39,8 @@ class Interpreter:
             builder.add(step)
         self._function = builder.finish()
         self._values = program.values
+        below = pulled("below_autograd") and all_below_autograd(step.op for step in program.steps)
+        self._around: Any = torch._C._AutoDispatchBelowADInplaceOrView if below else nullcontext
         self._tensors, *self._written_lists = (torch._C.ScriptList(tensors) for tensors in builder.lists)
 
     def run(self) -> None:
@@ -44,7 +49,8 @@ class Interpreter:
         optimize = torch._C._get_graph_executor_optimize()
         torch._C._set_graph_executor_optimize(False)
         try:
-            self._function(self._tensors, *self._values, *self._written_lists)
+            with self._around():
+                self._function(self._tensors, *self._values, *self._written_lists)
         finally:
             torch._C._set_graph_executor_optimize(optimize)
 

@@ -194,7 +194,7 @@ class _Capture:
             return [binding.slot for binding in bindings]
 
         held = _held(trees, context.plan.last_captures(graph), graph)
-        updates = bool(refreshed(region, context.backend.can_update))
+        updated = region.updated_operators if refreshed(region, context.backend.can_update) else ()
         with inside_capture(region.name):
             request = CaptureRequest(
                 graph,
@@ -202,7 +202,7 @@ class _Capture:
                 held,
                 slots,
                 rehearser.names,
-                updates=updates,
+                updated,
                 compiler=region.compile,
                 compiling=partial(context.compiling, graph),
             )

@@ -17,17 +17,21 @@ from graphspec.hazards import (
     CODES,
     FUNCTIONS,
     GENERATOR,
+    IN_A_LIBRARY,
     ON_HOST_NUMBERS,
     ON_HOST_TENSORS,
     OPERATORS,
     PARTS,
     PYTHON_KERNEL,
+    REWRITTEN,
     SEEDED,
     TAGGED,
     UNSAFE,
     Hazard,
 )
+from graphspec.recording.python_kernels import has_python_kernel
 from graphspec.recording.source import NOWHERE, ModuleNames, Site, module_stack, part_of_torch, site
+from graphspec.recording.unsafe import is_unsafe
 from graphspec.runtime.hazards.capturing import inside_capture
 from graphspec.runtime.hazards.conditions import (
     CONDITIONS,
@@ -42,7 +46,6 @@ from graphspec.runtime.hazards.generators import attribute_of, default_generator
 from graphspec.runtime.hazards.modes import DispatchWatch, FunctionWatch
 from graphspec.runtime.hazards.patches import default_seeds, patched
 from graphspec.runtime.hazards.streams import Streams
-from graphspec.runtime.hazards.unsafe import has_python_kernel, is_unsafe
 from graphspec.runtime.hazards.wording import advised, label, shown
 
 if TYPE_CHECKING:
@@ -109,7 +112,8 @@ class Watch:
         message = f"region {self.region!r} {hazard.does}: {operator}{where}{self._train_mode()}{who}"
         severity: Severity = "warning" if only_one or hazard.warns else "error"
         file, line = (place.file, place.line) if place.line else (None, None)
-        hint = PARTS.get(part_of_torch(), hazard.hint) if hazard.code == "GS701" else hazard.hint
+        hint = IN_A_LIBRARY if place.installed and hazard.code in REWRITTEN else hazard.hint
+        hint = PARTS.get(part_of_torch(), hint) if hazard.code == "GS701" else hint
         found = Diagnostic(hazard.code, message, severity, file, line, hint=hint)
         self._found.setdefault((hazard.code, place, operator), found)
 
@@ -154,6 +158,10 @@ class Watch:
             raise TraceEnded from error
         self._follow_hosts(args, result)
         return result
+
+    def inside(self) -> FunctionWatch:
+        """To be entered around code of the user's that an operator calls: torch has left every mode by then."""
+        return FunctionWatch(self)
 
     @contextmanager
     def python_call(self, hazard: Hazard, name: str) -> Iterator[None]:

@@ -14,6 +14,7 @@ import torch
 
 from graphspec.runtime.holdings.objects import same
 from graphspec.runtime.holdings.places import Place, attributes_of, overrides_reading
+from graphspec.runtime.holdings.readers import reader_of
 
 _pointer = torch._C.TensorBase.data_ptr  # unbound: no look-up for each tensor
 _DICTS = {"parameter": "_parameters", "buffer": "_buffers"}
@@ -33,7 +34,7 @@ class Columns:
         if isinstance(owner, tuple | frozenset):
             return  # cannot change
         if place.kind == "content":
-            self.otherwise(lambda: same(place.get(), expected))
+            self._content(place, expected)
         elif isinstance(owner, type):
             self.member(owner, key, expected)
         elif holder is None:
@@ -100,7 +101,21 @@ class Columns:
         """The check of everything that is expected. It may raise what a vanished place raises."""
         checks = [_COMPARED[what](*columns) for what, columns in self._columns.items()]
         checks += self._others
-        return lambda: all(holds() for holds in checks)
+        return checks[0] if len(checks) == 1 else lambda: all(holds() for holds in checks)
+
+    def _content(self, place: Place, expected: Any) -> None:
+        """Expect what only a reader sees (readers.py): that of a context variable, of a weak reference."""
+        owner, reader = place.owner, reader_of(place.owner)
+        if reader is None:
+            self.otherwise(lambda: same(place.get(), expected))
+            return
+        read = reader.read
+
+        def holds() -> bool:
+            now = read(owner)
+            return now is expected or same(now, expected)
+
+        self.otherwise(holds)
 
     def _add(self, what: str, owner: Any, *values: Any) -> None:
         if self._is_new(what, id(owner), *values[:-1]):

@@ -1,7 +1,7 @@
 """What is checked before every replay: first whether anything was touched, then what.
 
 The expectations decide and name what differs; two quick comparisons, which may only err towards "touched", spare them.
-Before most replays the tree alone answers (tree.py). The cost: benchmarks/guards.py.
+Before most replays words of memory or the tree alone answer (words.py, tree.py). The cost: benchmarks/guards.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from graphspec.runtime.holdings.columns import Columns
 from graphspec.runtime.holdings.expectations import Expectation
 from graphspec.runtime.holdings.storages import quiet
 from graphspec.runtime.holdings.tree import GuardTree
-from graphspec.runtime.holdings.tree_proof import available
+from graphspec.runtime.holdings.tree_proof import quickest
 
 #: How many trees are kept: what is expected of a tensor differs with the caller's inference mode and autocast.
 MODES = 4
@@ -29,7 +29,8 @@ class Guard:
     def __init__(self, expectations: Iterable[Expectation]) -> None:
         self._expectations = tuple(expectations)
         self._restless: set[int] = set()
-        self._left = PATIENCE if available() else 0
+        self._kind = quickest()
+        self._left = PATIENCE if self._kind is not None else 0
         self._held = True
         self._tree: GuardTree | None = None
         self._checks: list[Callable[[], bool]] = []  # the one that held last comes first
@@ -90,7 +91,8 @@ class Guard:
         if written:
             self._restless |= written
             self._checks.clear()  # they expect the versions of before
-        self._tree = GuardTree(self._restless)
+        assert self._kind is not None
+        self._tree = self._kind(self._restless)
         return self._compiled(self._tree)
 
     def _compiled(self, quick: Columns) -> Callable[[], bool]:

@@ -127,8 +127,9 @@ class PythonState:
             gone = [key for key in now if key in kept.content and _slot_name(kept, key) in names]
             if not gone:
                 continue
-            target = {key: value for key, value in now.items() if key not in gone or key not in kept.added}
-            target.update((key, kept.lazy[key]) for key in gone if key in target and key in kept.lazy)
+            leave = {id(key) for key in gone if key in kept.added}  # by identity: tensors may be keys
+            target = {key: value for key, value in now.items() if id(key) not in leave}
+            target.update((key, kept.lazy[key]) for key in gone if id(key) not in leave and key in kept.lazy)
             _write(kept.part, now, target)
             kept.content = target
 

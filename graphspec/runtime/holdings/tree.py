@@ -66,7 +66,7 @@ class GuardTree(Columns):
                 return
             if not overrides_reading(type(owner)) and self._of_class(type(owner), key):
                 return
-        if self._is_new("attribute", id(owner), key):
+        if self._is_new("attribute", id(owner), key) and not self._in_place(owner, key, expected):
             self._matches(self._node(owner).getattr_manager, key, expected)
 
     def attributes(self, owner: Any) -> None:
@@ -128,6 +128,8 @@ class GuardTree(Columns):
             self._tensors.append(tensor)
 
     def build(self) -> Callable[[], bool]:
+        if not self._asked and not self._tensors:
+            return super().build()
         check, tensors, pointers = self._root.check, self._tensors, list(map(_pointer, self._tensors))
         for tensor in tensors:  # beside each other: a tree that goes to and fro between kinds is slower
             layout = (list(tensor.shape), list(tensor.stride()))
@@ -147,6 +149,11 @@ class GuardTree(Columns):
     def written(self) -> set[int]:
         """The ids of the dicts that were written to since they were expected to keep their versions."""
         return {key for key, (mapping, version) in self._versions.items() if self._version(mapping) != version}
+
+    def _in_place(self, owner: Any, key: str, expected: Any) -> bool:
+        """Expect an attribute in some quicker way, if there is one."""
+        del owner, key, expected
+        return False
 
     def _node(self, value: Any) -> Any:
         """The node that is given ``value``."""

@@ -1,4 +1,4 @@
-"""Whether torch's guard tree can be relied on here: it must tell apart, on one of everything, all that it must."""
+"""Which of the quick answers can be relied on here: it must tell apart, on one of everything, all that it must."""
 
 from __future__ import annotations
 
@@ -10,15 +10,23 @@ from typing import Any
 import torch
 from torch import nn
 
+from graphspec.levers import pulled
 from graphspec.runtime.holdings.storages import quiet
 from graphspec.runtime.holdings.tree import GuardTree
+from graphspec.runtime.holdings.words import Words
+
+
+def quickest() -> type[GuardTree] | None:
+    """The quickest kind of check that can be relied on; None: only columns."""
+    kinds = (Words, GuardTree) if pulled("words") else (GuardTree,)
+    return next((kind for kind in kinds if proven(kind)), None)
 
 
 @functools.cache
-def available() -> bool:
-    """Whether the tree of this torch tells apart everything that it must, on this Python."""
+def proven(kind: type[GuardTree]) -> bool:
+    """Whether a kind of check tells apart everything that it must, with this torch and on this Python."""
     try:
-        return all(_tells(attack) for attack in _ATTACKS)
+        return all(_tells(attack, kind) for attack in _ATTACKS)
     except Exception:  # noqa: BLE001 # private: whatever it raises, there is another way
         return False
 
@@ -37,11 +45,18 @@ class _Example:
         vars(self.tricky).update(kind=1, own=1, untouched=1)
         self.weight = torch.zeros(2, 2)
         self.restless = {"here": 1}
+        self.strided = torch.zeros(64).as_strided((2, 3), (17, 5), 7)
         self.cell = types.CellType(1)
+        self.other_cell = types.CellType(self.items)
 
-    def expected(self) -> GuardTree:
+        def function(some: Any = self.items, *, other: Any = None) -> None:
+            del some, other
+
+        self.function = function
+
+    def expected(self, kind: type[GuardTree]) -> GuardTree:
         """All of it."""
-        tree = GuardTree(restless={id(self.restless), id(vars(self.tricky))})
+        tree = kind(restless={id(self.restless), id(vars(self.tricky))})
         for name in vars(self.tricky):
             tree.attribute(self.tricky, name, 1)
         tree.kind(self.tricky)
@@ -54,12 +69,16 @@ class _Example:
         tree.attributes(self.kind)
         tree.kind(self.plain)
         tree.attribute(self.cell, "cell_contents", 1)
+        tree.attribute(self.other_cell, "cell_contents", self.items)
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            tree.attribute(self.function, name, getattr(self.function, name))
         tree.entry(self.module._parameters, "weight", self.module.weight)
         tree.length(self.module._forward_hooks)
         tree.item(self.items, 0, self.items[0])
         tree.length(self.items)
         tree.entry(self.restless, "here", 1)
         tree.tensor(self.weight)
+        tree.tensor(self.strided)
         return tree
 
 
@@ -95,22 +114,42 @@ _ATTACKS: tuple[Callable[[_Example], Any], ...] = (
     lambda example: setattr(example.tricky, "own", 2),
     lambda example: setattr(example.tricky, "__class__", type("Tricky", (), {})),
     lambda example: setattr(example.cell, "cell_contents", None),
+    lambda example: setattr(example.other_cell, "cell_contents", list(example.items)),
+    lambda example: delattr(example.other_cell, "cell_contents"),
+    lambda example: setattr(example.function, "__code__", example.expected.__code__),
+    lambda example: setattr(example.function, "__defaults__", None),
+    lambda example: setattr(example.function, "__kwdefaults__", {"other": 1}),
     lambda example: example.items.reverse(),
     lambda example: example.items.append(1),
+    lambda example: example.items.extend([1] * 1000),
+    lambda example: example.items.clear(),
+    lambda example: example.items.__setitem__(0, object()),
     lambda example: example.restless.update(here=2),
     lambda example: example.restless.clear(),
     lambda example: setattr(example.weight, "data", torch.zeros(2, 2)),
     lambda example: setattr(example.weight, "data", example.weight.data.t()),
     lambda example: setattr(example.weight, "data", example.weight.data.view(torch.int32)),
     lambda example: example.weight.unsqueeze_(0),
+    lambda example: example.weight.t_(),
+    lambda example: example.weight.resize_(4, 4),
+    lambda example: example.weight.untyped_storage().resize_(1 << 16),
+    lambda example: example.weight.set_(torch.zeros(2, 2).untyped_storage(), 0, (2, 2), (2, 1)),
+    lambda example: torch.utils.swap_tensors(example.weight, torch.zeros(2, 2)),
+    lambda example: setattr(example.weight, "__class__", nn.Parameter),
+    lambda example: example.strided.as_strided_((2, 3), (17, 5), 8),
+    lambda example: example.strided.as_strided_((2, 3), (16, 5), 7),
+    lambda example: example.strided.as_strided_((2, 3), (17, 4), 7),
+    lambda example: example.strided.as_strided_((1, 3), (17, 5), 7),
+    lambda example: example.strided.as_strided_((2, 2), (17, 5), 7),
+    lambda example: setattr(example.strided, "data", torch.zeros(64).as_strided((2, 3), (17, 5), 7)),
     _nothing_expected,
 )
 
 
-def _tells(attack: Callable[[_Example], Any]) -> bool:
+def _tells(attack: Callable[[_Example], Any], kind: type[GuardTree]) -> bool:
     with quiet():
         example = _Example()
-        tree = example.expected()
+        tree = example.expected(kind)
         untouched = tree.build()
         if not untouched() or tree.written():
             return False

@@ -116,6 +116,24 @@ class Context:
         return next((full for full in self.plan.buckets if full.project(dims) == bucket), bucket)
 
 
+@dataclass(frozen=True)
+class GraphInfo:
+    """One captured graph. ``bytes`` is what its values need in its pool, ``capture_s`` the seconds its capture took.
+
+    ``variant`` is what it was captured for; see `graphspec.plan.Variant`. ``compile_s`` are the seconds its compilation
+    took, 0 where it came from a cache; None where it is not compiled.
+    """
+
+    region: str
+    bucket: Bucket
+    pool: str
+    operators: int
+    bytes: int
+    capture_s: float
+    variant: Variant
+    compile_s: float | None = None
+
+
 @dataclass
 class CapturedRegion:
     """A captured graph and where its named outputs are.
@@ -134,6 +152,12 @@ class CapturedRegion:
     def replay(self) -> None:
         """The bare replay of this graph, with nothing checked and nothing copied."""
         self.graph.replay()
+
+    def info(self, variant: Variant) -> GraphInfo:
+        """What is told of this graph."""
+        plan, graph, taken = self.plan, self.graph, self.capture_s
+        sizes = graph.operators, graph.bytes
+        return GraphInfo(plan.region, plan.bucket, plan.pool, *sizes, taken, variant, graph.compile_s)
 
     def refresh(self, params: Mapping[str, Any]) -> None:
         """Write every update slot from the present params."""

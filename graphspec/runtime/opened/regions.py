@@ -129,12 +129,14 @@ class UnboundError(ModelError):
 
 
 def bind_regions(plan: Plan, model: Any) -> tuple[dict[str, BoundRegion], list[UnboundError]]:
-    """Every region with its callable, and what is wrong with those whose paths the model does not have."""
+    """Regions that are not inline with their callables, and what is wrong with paths that the model does not have."""
     bound, wrong = {}, []
     for name, region in plan.regions.items():
+        if region.declared.inline:
+            continue  # whoever calls the module calls it
         try:
             bound[name] = _bind(region.declared, model, plan.folder)
-        except UnboundError as error:  # noqa: PERF203 - every region has its say
+        except UnboundError as error:
             wrong.append(error)
     return bound, wrong
 

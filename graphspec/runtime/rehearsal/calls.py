@@ -15,7 +15,7 @@ from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.rehearsal.observation import StaleRead
 from graphspec.runtime.rehearsal.world import World
 from graphspec.runtime.values.eager_copies import EagerCopies
-from graphspec.runtime.values.outputs import MisfitError, check_output
+from graphspec.runtime.values.outputs import MisfitError, check_condition, check_output
 from graphspec.runtime.values.trees import Tree
 from graphspec.runtime.values.write_back import StaleViews, apart, leaves_of
 
@@ -54,6 +54,7 @@ class RegionCalls:
         self._special = dict(variant.special)
         self._world = world
         self._results = context.plan.results
+        self._conditions = context.plan.conditions
         self.created_eagerly: set[str] = set()
 
     def rewind(self) -> None:
@@ -180,11 +181,12 @@ class RegionCalls:
     def _fits(self, event: Event, output: str, value: Any, values: PassValues) -> bool:
         """Whether an output is what the spec declares; where the world goes on without, a misfit is noted."""
         buffer = self._context.plan.buffers.get(output)
-        if buffer is None:
-            return True
-        shape = self._context.shape(buffer.shape or (), values.bucket)
         try:
-            check_output(event.region, buffer, value, shape)
+            if output in self._conditions:
+                check_condition(event.region, output, value, eager=self._context.plan.regions[event.region].eager)
+            if buffer is not None:
+                shape = self._context.shape(buffer.shape or (), values.bucket)
+                check_output(event.region, buffer, value, shape)
         except MisfitError as error:
             if not self._world.goes_on:
                 raise

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -145,7 +145,7 @@ class Rehearser:
         try:
             if self.world.goes_on:  # there are no values: a region that reads some ends
                 with self._watch(event.region) as watched:
-                    recorder = Recorder(event.region, run=watched.operator)
+                    recorder = self._recorder(event.region, run=watched.operator)
                     recording = recorder.recording
                     with recorder:
                         outputs = self.calls.call(event, values)
@@ -174,7 +174,7 @@ class Rehearser:
         self, event: Event, values: PassValues, *, keep: Keep = lambda *_: None, captured: bool = False
     ) -> Observation:
         """A call outside of any capture; inside of one where it cannot be made otherwise, since it reads values."""
-        recorder = Recorder(event.region)
+        recorder = self._recorder(event.region)
         read = frozenset(tensor.untyped_storage()._cdata for tensor in self.calls.read(event.region, values))
         origins, copies = dict(values.origins), dict(self.copies.storages())
         try:
@@ -184,7 +184,7 @@ class Rehearser:
             except ModelError as error:
                 if not lacks_value(error.__cause__ or error):
                     raise
-                recorder = Recorder(event.region)
+                recorder = self._recorder(event.region)
                 with inside_capture(event.region), recorder:
                     outputs = self.calls.call(event, values)
             trees = trees_of(event.region, outputs)
@@ -212,7 +212,8 @@ class Rehearser:
         except ModelError as error:
             return see(recording, trees, ended=error)
         with self.world.judged() as met, self._watch(event.region, generators) as watched:
-            recorder = Recorder(event.region, self.names, watched.operator)
+            around_kernels = partial(self._around_kernels, watched)
+            recorder = self._recorder(event.region, self.names, watched.operator, around_kernels=around_kernels)
             recording = recorder.recording
             try:
                 with recorder, self.code.watching():
@@ -278,16 +279,27 @@ class Rehearser:
         found = {name: layout_of(value) for name, value in given.items() if isinstance(value, torch.Tensor)}
         return {name: layout for name, layout in found.items() if isinstance(layout, Layout)}
 
+    @contextmanager
+    def _around_kernels(self, watched: Watch) -> Iterator[None]:
+        """Code of the user's that an operator calls is watched like all of it."""
+        with watched.inside(), self.code.watching():
+            yield
+
+    def _recorder(self, region: str, *names_and_run: Any, **more: Any) -> Recorder:
+        return Recorder(region, *names_and_run, whole=self._updated(region), **more)
+
+    def _updated(self, region: str) -> frozenset[str]:
+        return self._context.plan.regions[region].declared.updated_operators
+
     def _watch(self, region: str, generators: Sequence[torch.Generator] = ()) -> AbstractContextManager[Watch]:
         label, root = self._context.backend.name, self._context.model
-        updated = self._context.plan.regions[region].declared.updated_operators
         return watch(
             region,
             device_label=label,
             allowed_generators=generators,
             root=root,
             dispatched=False,
-            updated=updated,
+            updated=self._updated(region),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,13 @@ from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.replay.fallback import directly, repeated, run_eagerly
 from graphspec.runtime.replay.foreign import bring
 from graphspec.runtime.replay.gate import Gate
-from graphspec.runtime.replay.moving import Moving
+from graphspec.runtime.replay.moving import Moving, made_results
 from graphspec.runtime.replay.request import Reader, Remembered, Request, padded_params
 from graphspec.runtime.replay.route import Route
 from graphspec.runtime.replay.stats import Stats
 from graphspec.runtime.replay.variants import Variants
 from graphspec.runtime.values.memory import Memory
+from graphspec.turns import drive
 
 #: How many real sizes keep their bound steps; beyond, all are bound anew as they come.
 MOST_ROUTES = 4096
@@ -32,7 +34,7 @@ Fills = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Opened:
-    """What the sequences of an opened spec share."""
+    """What the sequences of an opened spec share. Inside of ``plainly`` inline regions run the model's own code."""
 
     context: Context
     memory: Memory
@@ -41,6 +43,7 @@ class Opened:
     remembered: Remembered
     stats: Stats
     net: Callable[[BoundSequence, Mapping[str, Any]], dict[str, Any]]
+    plainly: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 class BoundSequence:
@@ -89,7 +92,7 @@ class BoundSequence:
 
     def eager(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run once by calling the model's own code at the real sizes, advancing the states as eager does."""
-        with self._gate.entered(), torch.no_grad():
+        with self._gate.entered(), torch.no_grad(), self._opened.plainly():
             request = self._reader.read(inputs)
             results = run_eagerly(self._context, self._memory, self.plan, request)
             self._remember(request)
@@ -101,12 +104,21 @@ class BoundSequence:
 
     def repeated(self, request: Request) -> dict[str, Any]:
         """The results of the model's own code, which afterwards is all that knows of it; see `fallback.repeated`."""
-        with self._gate.entered(), torch.no_grad():
+        with self._gate.entered(), torch.no_grad(), self._opened.plainly():
             return repeated(self._context, self._memory, self.plan, request)
 
     def direct(self, inputs: Mapping[str, Any]) -> Callable[[], None]:
         """The model's own code on these inputs, as a call to be timed: checked once, now; nothing around it later."""
-        return directly(self._context, self.plan, self._reader.read(inputs))
+        call = directly(self._context, self.plan, self._reader.read(inputs))
+        plainly = self._opened.plainly
+        if plainly is nullcontext:
+            return call
+
+        def plain() -> None:
+            with plainly():
+                call()
+
+        return plain
 
     def _run(self, inputs: Mapping[str, Any], fills: Fills | None) -> dict[str, Any]:
         """One run, in this thread's turn. Nothing is remembered of one that fails."""
@@ -160,11 +172,12 @@ class BoundSequence:
         failed = True
         try:
             self._fill(request, route, fills)
-            if torch._C._autograd._profiler_enabled():
-                _run_named(route, moving)
+            if route.program is not None or torch._C._autograd._profiler_enabled():
+                self._opened.stats.turns += _run(route, moving)
             else:
                 for step in route.steps:
                     step.run(moving)
+            results = made_results(self.plan, moving.results)
             failed = False
         finally:
             for rows, content in padded_rows:
@@ -173,7 +186,7 @@ class BoundSequence:
                 self._memory.pull(route.kept_blocks)
                 moving.end(self._memory, failed=failed)
         self._count(route)
-        return {name: moving.results[name] for name in self.plan.results}
+        return results
 
     def _bind(self, request: Request, bucket: Bucket) -> Route:
         graphs = self._opened.variants.graphs(request.variant)
@@ -219,8 +232,17 @@ class BoundSequence:
         stats.padded += route.elements
 
 
-def _run_named(route: Route, moving: Moving) -> None:
-    """Each step under the name of its region, for the profiler that is on."""
-    for step in route.steps:
+def _run(route: Route, moving: Moving) -> int:
+    """The steps, loops too, each under the name of its region where a profiler is on; how many turns loops made."""
+    named = torch._C._autograd._profiler_enabled()
+
+    def run(at: int) -> None:
+        step = route.steps[at]
+        if not named:
+            step.run(moving)
+            return
         with torch.profiler.record_function(step.region):
             step.run(moving)
+
+    program = route.program if route.program is not None else tuple(range(len(route.steps)))
+    return drive(program, run, lambda loop: route.conditions[loop](moving))

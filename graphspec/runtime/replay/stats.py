@@ -13,6 +13,7 @@ class Stats:
     runs by bucket. ``real`` and ``padded`` count elements of the bucketed sizes, asked for and run. ``verified`` runs
     were repeated by eager and compared (`check.every`, `Runner.verify`), which took ``verify_s`` seconds more.
     ``evictions`` counts sets of graphs that made room for others; see `Plan.unlisted`.
+    ``turns`` counts those that the loops of sequences made.
     """
 
     replays: int = 0
@@ -23,6 +24,7 @@ class Stats:
     verified: int = 0
     verify_s: float = 0.0
     evictions: int = 0
+    turns: int = 0
 
     @property
     def padded_fraction(self) -> float:

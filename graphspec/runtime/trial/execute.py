@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +24,9 @@ from graphspec.runtime.values.trees import owned
 from graphspec.runtime.verify.carried import Carried, written_by
 from graphspec.runtime.verify.compare import leaves
 from graphspec.units import seconds
+
+if TYPE_CHECKING:
+    from graphspec.runtime.opened.context import GraphInfo
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ def execute(runner: Runner, options: RunOptions, progress: Progress = lambda *_:
         outputs={name: _output(value) for name, value in results.items()},
         counts=_counts(runner),
         warnings=runner.warnings,
+        inline=_inline(runner),
     )
     return Executed(report, {name: value for name, value in results.items() if isinstance(value, torch.Tensor)})
 
@@ -137,13 +141,18 @@ def _graphs(runner: Runner) -> tuple[ReportedGraph, ...]:
     order = {(graph.region, graph.bucket): place for place, graph in enumerate(runner.plan.graphs)}
     found = sorted(runner.graphs, key=lambda graph: order[graph.region, graph.bucket])
     several = len({graph.variant for graph in found}) > 1
-    return tuple(
-        ReportedGraph(
-            g.region, dict(g.bucket.sizes), g.pool, g.operators, g.bytes, g.capture_s,
-            (str(g.variant) or "every input") if several else "", g.compile_s,
-        )
-        for g in found
-    )  # fmt: skip
+    return tuple(_reported(graph, (str(graph.variant) or "every input") if several else "") for graph in found)
+
+
+def _inline(runner: Runner) -> tuple[ReportedGraph, ...]:
+    return () if runner.inline is None else tuple(_reported(graph, "") for graph in runner.inline.graphs)
+
+
+def _reported(graph: GraphInfo, variant: str) -> ReportedGraph:
+    sizes = dict(graph.bucket.sizes)
+    return ReportedGraph(
+        graph.region, sizes, graph.pool, graph.operators, graph.bytes, graph.capture_s, variant, graph.compile_s
+    )
 
 
 def _output(value: Any) -> Output:

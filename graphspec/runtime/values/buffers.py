@@ -15,7 +15,7 @@ from graphspec.errors import DeviceError, ModelError
 from graphspec.plan import Bucket, concrete
 from graphspec.runtime.values.blocks import Block, bytes_at
 from graphspec.runtime.values.inputs import check_copy
-from graphspec.runtime.values.paths import lacks, nearby, parts_of, step_into
+from graphspec.runtime.values.paths import matching
 
 _ATTR_HINT = "attr is a path from what the factory returned: model.layers.*.cache"
 _FORMATS = {
@@ -158,6 +158,10 @@ class Buffers:
         """The view of one static buffer at a bucket."""
         return self.static[name].view(bucket, self.constants)
 
+    def one(self, name: str) -> torch.Tensor:
+        """The tensor that a loop goes by, where it lies in a static buffer or is the model's own."""
+        return next(iter(self.owned[name].values())) if name in self.owned else self.static[name].largest
+
     def refresh(self, real: Mapping[str, int], bucket: Bucket, params: Mapping[str, Any]) -> None:
         """Write the buffers that are copies of params or sizes. ``real`` has the sizes of the run, unpadded.
 
@@ -223,6 +227,9 @@ class Buffers:
             declared = ", ".join(map(str, buffer.shape))
             message = f"state '{buffer.name}' is declared [{declared}], and {path} has the shape {list(tensor.shape)}"
             raise ModelError(message, hint=f"at the largest buckets it must be {list(largest or ())}")
+        if buffer.name in self._plan.conditions and (tensor.dtype != torch.bool or tensor.numel() != 1):
+            message = f"a loop goes by '{buffer.name}', and {path} is {list(tensor.shape)} of {tensor.dtype}"
+            raise ModelError(message, hint="name a tensor of one bool")
 
     def _remember(self, name: str, state: torch.Tensor) -> None:
         self._initial[name] = (state, state.detach().clone())
@@ -247,27 +254,10 @@ def owned_tensors(model: Any, buffer: language.Buffer) -> dict[str, torch.Tensor
     """
     assert buffer.attr is not None
     where = f"buffer '{buffer.name}'"
-    _, *steps = buffer.attr.split(".")
-    found: dict[str, Any] = {"model": model}
-    for step in steps:
-        below = {f"{path}.{key}": item for path, each in found.items() for key, item in _matching(each, step, where)}
-        if not below:
-            path, owner = next(iter(found.items()))
-            hint = nearby(owner, step) or _ATTR_HINT
-            raise ModelError(f"{where}: {buffer.attr} leads nowhere: {lacks(path, owner, step)}", hint=hint)
-        found = below
+    found = matching(model, buffer.attr, where, hint=_ATTR_HINT)
     tensors = {path: value for path, value in found.items() if isinstance(value, torch.Tensor)}
     if not tensors:
         path, value = next(iter(found.items()))
         message = f"{where}: {buffer.attr} leads to no tensor: {path} is a {type(value).__name__}"
         raise ModelError(message, hint=_ATTR_HINT)
     return tensors
-
-
-def _matching(owner: Any, step: str, what: str) -> list[tuple[str, Any]]:
-    if step == "*":
-        return list(parts_of(owner))
-    try:
-        return [(step, step_into(owner, step, what))]
-    except KeyError:
-        return []

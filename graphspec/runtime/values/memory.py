@@ -20,6 +20,7 @@ from graphspec.runtime.values.buffers import Buffers
 from graphspec.runtime.values.homes import Homes
 from graphspec.runtime.values.leases import Lease, LentMemory, movable
 from graphspec.runtime.values.trees import Tree
+from graphspec.spec import Loop
 
 #: After so many runs in which nothing of a value was kept, eager regions are given its very memory.
 TRUST = 2
@@ -257,9 +258,7 @@ def crossing(plan: Plan) -> frozenset[str]:
     """The values that some sequence reads and has not made itself before."""
     found: set[str] = set()
     for sequence in plan.sequences.values():
-        made: set[str] = set()
-        for name in sequence.steps:
-            region = plan.regions[name]
-            found.update(wire.value for wire in region.reads if wire.producer is not None and wire.value not in made)
-            made.update(region.outputs)
+        for at, ran in sequence.certain():
+            wires = (plan.condition(at.condition),) if isinstance(at, Loop) else plan.regions[sequence.steps[at]].reads
+            found.update(wire.value for wire in wires if wire.producer is not None and wire.producer not in ran)
     return frozenset(found)

@@ -30,6 +30,19 @@ def trees_of(region: str, outputs: Mapping[str, Any]) -> dict[str, Tree]:
         raise MisfitError(f"region '{region}': {error}", ", ".join(outputs), hint=hint) from None
 
 
+def check_condition(region: str, name: str, value: Any, *, eager: bool) -> None:
+    """What a loop goes by must be a tensor of one bool; an eager region may return a bool. Raises MisfitError."""
+    if isinstance(value, torch.Tensor) and value.dtype == torch.bool and value.numel() == 1:
+        return
+    if eager and isinstance(value, bool):
+        return
+    what = f"a {type(value).__name__}"
+    if isinstance(value, torch.Tensor):
+        what = f"{list(value.shape)} of {value.dtype}"
+    message = f"region '{region}': a loop goes by '{name}', a tensor of one bool, and the call returned {what}"
+    raise MisfitError(message, name, declared=True, hint=f"return {name}.any(), or another bool of one element")
+
+
 def check_output(region: str, buffer: BufferPlan, value: Any, shape: tuple[int, ...]) -> None:
     """A declared output or state must be a tensor of exactly the declared shape and dtype. Raises MisfitError."""
     what = f"region '{region}': '{buffer.name}'"

@@ -6,6 +6,7 @@ the parameters of a training step.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -93,15 +94,32 @@ def written(session: Session) -> dict[str, torch.Tensor]:
     for slot, tensor in session.reach.tensors:
         if slot.name in names:
             found.setdefault(_storage(tensor), (slot.name, tensor))
-    return dict(found.values())
+    named: dict[str, torch.Tensor] = {}
+    for name, tensor in found.values():  # a dict whose keys have no names gives all it holds the same one
+        own = next(each for number in itertools.count(1) if (each := _numbered(name, number)) not in named)
+        named[own] = tensor
+    return named
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name} #{number}"
 
 
 def written_by(model: Any, calls: Iterable[Callable[[], object]]) -> dict[str, torch.Tensor]:
-    """The tensors of the model that these calls write; each is made once, without a trace."""
-    with preserve({"model": model}) as session:
-        for call in calls:
-            call()
-        return written(session)
+    """The tensors of the model that these calls write; each is made without a trace.
+
+    What a first call creates, such as the state of an optimizer, stays at its creation value: what the next one writes
+    of it is found by making them again.
+    """
+    every = list(calls)
+    for _ in range(2):
+        with preserve({"model": model}) as session:
+            for call in every:
+                call()
+            found = written(session)
+        if not session.created:
+            break
+    return found
 
 
 def _storage(tensor: torch.Tensor) -> int:
