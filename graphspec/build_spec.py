@@ -22,6 +22,7 @@ from graphspec.spec import (
     Constant,
     Dim,
     DimSize,
+    Free,
     FromParam,
     FromSize,
     Loop,
@@ -81,9 +82,11 @@ def sizes_of(data: list[Any] | Mapping[str, Any]) -> list[int]:
 
 
 def axis_of(data: int | str) -> Axis:
-    """``64``, ``batch`` or ``2*batch``."""
+    """``64``, ``batch``, ``2*batch`` or ``_``."""
     if isinstance(data, int):
         return data
+    if data == "_":
+        return Free()
     factor, star, dim = data.partition("*")
     return DimSize(dim.strip(), int(factor)) if star else DimSize(data)
 

@@ -46,6 +46,7 @@ CODES: Mapping[str, str] = {
     "GS712": "A captured module has hooks; their Python code would run at capture only.",
     "GS714": "A region calls an operator that torch marks as unsafe in a graph.",
     "GS715": "A region calls a custom operator whose kernel is Python code; what that reads cannot be seen.",
+    "GS761": "A region computes gradients of the model and does not say so; a replay leaves `.grad` as it is.",
 }
 
 _EAGER = "move it out of the model's call, or into a region with `eager: true`"
@@ -298,8 +299,6 @@ HINTS: Mapping[tuple[str, str], str] = {
 
 #: Better advice where a part of torch reads values for itself: the folder of torch to the hint.
 PARTS: Mapping[str, str] = {
-    "optim": "make the optimizer with fused=True (on a device also capturable=True), which keeps its step count and "
-    "learning rate in tensors; SGD and RMSprop with a number as learning rate read nothing",
     "distributions": "make the distribution with validate_args=False",
 }
 
@@ -374,6 +373,11 @@ UNJOINED = replace(
     UNFORKED,
     does="works on a side stream that the capturing stream never waits for",
     hint="call current_stream().wait_stream(side) after the block",
+)
+BACKWARD = Hazard(
+    "GS761",
+    "adds to the gradients of the model, and does not say so",
+    "write `optimizer: model.optimizer` on the region if it steps one, else `grads: accumulate` or `grads: overwrite`",
 )
 HOOKED = Hazard(
     "GS712",

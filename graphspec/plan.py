@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from graphspec.errors import InputError
 from graphspec.spec import (
@@ -23,6 +23,7 @@ from graphspec.spec import (
     CaptureOptions,
     CheckOptions,
     Dim,
+    Free,
     FromParam,
     FromSize,
     Loop,
@@ -38,6 +39,8 @@ from graphspec.turns import Block, block, unrolled, walk
 if TYPE_CHECKING:
     from graphspec.document import Document
 
+#: The size of an axis that is whatever comes.
+ANY: Final = -1
 #: Bytes of one element, by the dtype names the language accepts (torch's own names).
 ITEM_BYTES: Mapping[str, int] = {
     "bool": 1, "uint8": 1, "int8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -186,7 +189,7 @@ class BufferPlan:
     """
 
     name: str
-    role: Literal["input", "state", "output"]
+    role: Literal["input", "state", "output", "intermediate"]
     dtype: str | None
     shape: Shape | None
     dims: tuple[str, ...]
@@ -203,7 +206,8 @@ class Sequence:
 
     ``inputs`` are the buffers a caller writes, ``params`` the host values its regions or buffers use, ``results`` the
     names a run returns. ``buckets`` are the combinations a run can take, fewest elements first. ``loops`` repeat some
-    of the ``steps``; see `graphspec.spec.Loop`.
+    of the ``steps``; see `graphspec.spec.Loop`. ``max_pad``: a bucket with more times the elements of a run is none
+    that the run takes.
     """
 
     name: str
@@ -214,6 +218,7 @@ class Sequence:
     results: tuple[str, ...]
     buckets: tuple[Bucket, ...]
     loops: tuple[Loop, ...] = ()
+    max_pad: float | None = None
 
     @property
     def program(self) -> Block:
@@ -294,6 +299,11 @@ class Plan:
         return {name: dim.sizes[-1] if isinstance(dim, Buckets) else dim.value for name, dim in self.dims.items()}
 
     @property
+    def trains(self) -> bool:
+        """Whether some region runs with autograd."""
+        return any(region.declared.trains for region in self.regions.values())
+
+    @property
     def exact(self) -> frozenset[str]:
         """The dims that run at their very sizes only."""
         return frozenset(name for name, dim in self.dims.items() if isinstance(dim, Buckets) and dim.exact)
@@ -328,8 +338,14 @@ class Plan:
 
 
 def concrete(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """``shape`` with every dim replaced by its size; ``sizes`` holds constants and buckets."""
-    return tuple(axis if isinstance(axis, int) else axis.factor * sizes[axis.dim] for axis in shape)
+    """``shape`` with every dim replaced by its size, `ANY` for an axis that is whatever comes.
+
+    ``sizes`` holds constants and buckets.
+    """
+    return tuple(
+        axis if isinstance(axis, int) else ANY if isinstance(axis, Free) else axis.factor * sizes[axis.dim]
+        for axis in shape
+    )
 
 
 def choose(sequence: Sequence, sizes: Mapping[str, int], exact: Collection[str] = ()) -> Bucket | None:
@@ -345,9 +361,15 @@ def choose(sequence: Sequence, sizes: Mapping[str, int], exact: Collection[str] 
         if dim not in sizes and len({bucket[dim] for bucket in sequence.buckets}) > 1:
             raise InputError(
                 f"sequence {sequence.name!r} needs a size for dim {dim!r}, and no input of the run has one",
-                hint=f"give an input whose shape names {dim!r}",
+                hint=f"give an input whose shape names {dim!r}, or state it: run(..., sizes={{{dim!r}: ...}})",
             )
-    return next((bucket for bucket in sequence.buckets if _fits(bucket, sizes, exact)), None)
+    found = next((bucket for bucket in sequence.buckets if _fits(bucket, sizes, exact)), None)
+    return found if found is None or _is_filled(found, sizes, sequence.max_pad) else None
+
+
+def _is_filled(bucket: Bucket, sizes: Mapping[str, int], most: float | None) -> bool:
+    """Whether a bucket has no more than ``most`` times the elements of a run."""
+    return most is None or bucket.elements <= most * math.prod(sizes.get(dim, size) for dim, size in bucket.sizes)
 
 
 def _fits(bucket: Bucket, sizes: Mapping[str, int], exact: Collection[str]) -> bool:

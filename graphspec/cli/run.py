@@ -118,7 +118,9 @@ def _execute(plan: Plan, device: str | None, options: RunOptions, progress: Prog
     def compiling(graph: Any) -> None:
         progress(" ".join(filter(None, ("compile", graph.region, str(graph.bucket)))), done, total)
 
-    with open_spec(plan, device=device, progress=capturing, compile=compiled, compiling=compiling) as runner:
+    opened = open_spec(plan, device=device, progress=capturing, capture=False, compile=compiled, compiling=compiling)
+    with opened as runner:
+        runner.capture(padding=not options.check)  # the check shows more, on other inputs and at every size
         return execute(runner, options, progress)
 
 

@@ -1,4 +1,4 @@
-"""GS602 to GS607, GS752, GS753: regions that a compiler works on."""
+"""GS602 to GS607, GS790, GS791: regions that a compiler works on."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ CODES: Final = (
          " refresh before a replay.",
          "compile: {backend: inductor}\nupdates: [{op: aten::mul, arg: other, from: scale}]",
          "compile: {backend: inductor}  # and params: {scale: {type: float, specialize: true}}"),
-    Code("GS752", "A compiled region draws random numbers.",
+    Code("GS790", "A compiled region draws random numbers.",
          "Compiled kernels draw other numbers than eager does from the same seed, so that nothing could be compared.",
          "compile: {backend: inductor}  # the region calls dropout",
          "compile: {backend: inductor, options: {fallback_random: true}}"),
-    Code("GS753", "A compiled region does what the compiler cannot be given.",
+    Code("GS791", "A compiled region does what the compiler cannot be given.",
          "The region is recorded, and the recording is compiled to one library whose arguments are the tensors it reads"
          " and writes. The message says what does not fit into that.",
          "compile: {backend: inductor}  # in the region: x.add(torch.rand(4, generator=self.noise))",

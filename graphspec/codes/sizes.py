@@ -74,9 +74,9 @@ CODES: Final = (
          "  g: {call: model.g, inputs: [h], outputs: y, eager: true}",
          "dims: {batch: [8]}\nbuffers: {h: {role: output, shape: [batch, 4], dtype: float32}}\nregions:\n"
          "  f: {call: model.f, inputs: [x], outputs: h}\n  g: {call: model.g, inputs: [h], outputs: y, eager: true}"),
-    Code("GS411", "Nothing says how large a dim is.",
-         "A run takes the smallest bucket that holds its sizes, and reads them off its inputs and params. A dim that"
-         " only a result has can have one size.",
+    Code("GS411", "Only the caller can say how large a dim is.",
+         "A run takes the smallest bucket that holds its sizes, and reads them off its inputs and params. Of a dim that"
+         ' only a result has every run must state the size: `runner.run(..., sizes={"patches": 16})`.',
          "dims: {patches: [16, 64]}\nbuffers: {y: {role: output, shape: [patches, 8], dtype: float32}}",
          "dims: {patches: 64}\nbuffers: {y: {role: output, shape: [patches, 8], dtype: float32}}"),
     Code("GS412", "Rows that a bucket adds may reach a state.",
@@ -86,4 +86,14 @@ CODES: Final = (
          "# inputs: [x, h], outputs: [y, h]",
          "x: {shape: [frames, 8], dtype: float32}\nn: {shape: [], dtype: int64, from: {size: frames}}\n"
          "h: {role: state, shape: [8], dtype: float32}\n# inputs: [x, n, h], outputs: [y, h]"),
+    Code("GS413", "Rows that a bucket adds would train the model.",
+         "They take part in the loss, in its gradients, and so in every parameter: a region that trains runs at the"
+         " very sizes that it was captured for.",
+         "dims: {batch: [4, 8]}\nregions:\n  step: {call: model.step, inputs: [x], optimizer: model.optimizer}",
+         "dims: {batch: {sizes: [4, 8], exact: true}}\nregions:\n"
+         "  step: {call: model.step, inputs: [x], optimizer: model.optimizer}"),
+    Code("GS416", "An axis `_` stands where a size is needed.",
+         "`_` is whatever comes, for an axis of a result or an intermediate that no bucket pads. What is allocated, and"
+         " what a caller gives, has a size on every axis.",
+         "x: {shape: [batch, _], dtype: float32}", "y: {role: output, shape: [batch, _], dtype: float32}"),
 )  # fmt: skip

@@ -32,11 +32,16 @@ def _sequence(
         results=_results(spec, steps, regions),
         buckets=projections(buckets, ordered),
         loops=spec.loops.get(name, ()),
+        max_pad=min((region.max_pad for region in regions if region.max_pad is not None), default=None),
     )
 
 
 def _results(spec: Spec, steps: tuple[str, ...], regions: list[Region]) -> tuple[str, ...]:
-    """The declared outputs the sequence makes, in declared order; with none, all its last region returns."""
+    """The declared outputs the sequence makes, in declared order; with none, all its last region returns.
+
+    What is declared to be an intermediate is never one of them.
+    """
     made = {value for region in regions for value in region.outputs}
     declared = tuple(buffer.name for buffer in spec.buffers.values() if buffer.role == "output" and buffer.name in made)
-    return declared or (tuple(spec.regions[steps[-1]].outputs) if steps else ())
+    last = spec.regions[steps[-1]].outputs if steps else ()
+    return declared or tuple(name for name in last if name not in spec.buffers or not spec.buffers[name].is_made)

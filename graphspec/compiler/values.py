@@ -13,7 +13,7 @@ def made_values(spec: Spec) -> dict[str, str]:
 def is_written_back(spec: Spec, value: str) -> bool:
     """Whether a region output of this name is copied into the static buffer that bears the name."""
     buffer = spec.buffers.get(value)
-    return buffer is not None and buffer.role != "output"
+    return buffer is not None and not buffer.is_made
 
 
 def is_given(buffer: Buffer) -> bool:
@@ -24,7 +24,7 @@ def is_given(buffer: Buffer) -> bool:
 def is_static(spec: Spec, value: str) -> bool:
     """Whether a region output is copied, inside the graph, into one allocation outside every pool."""
     buffer = spec.buffers.get(value)
-    return buffer is not None and buffer.role == "output" and buffer.static
+    return buffer is not None and buffer.is_made and buffer.static
 
 
 def is_held(spec: Spec, value: str) -> bool:

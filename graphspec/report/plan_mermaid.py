@@ -60,8 +60,13 @@ def _buffers(plan: Plan, nodes: _Nodes) -> Iterator[str]:
     for buffer in _touched(plan):
         shape = "" if buffer.shape is None else f"[{', '.join(map(str, buffer.shape))}]"
         label = _label(buffer.name, " ".join(part for part in (buffer.dtype, shape) if part))
-        opening, closing = {"input": ("[/", "/]"), "state": ("[(", ")]"), "output": ("[\\", "\\]")}[buffer.role]
+        opening, closing = _OUTLINES[buffer.role]
         yield f"  {nodes.buffer[buffer.name]}{opening}{label}{closing}"
+
+
+_OUTLINES = {
+    "input": ("[/", "/]"), "state": ("[(", ")]"), "output": ("[\\", "\\]"), "intermediate": ("[", "]"),
+}  # fmt: skip
 
 
 def _touched(plan: Plan) -> Iterator[BufferPlan]:

@@ -9,7 +9,7 @@ from graphspec.errors import Diagnostic, KeyPath
 from graphspec.files import INDEX, absolute, problem, read_index
 from graphspec.finding import finding
 from graphspec.nearest import did_you_mean
-from graphspec.rules.walk import arguments
+from graphspec.rules.walk import arguments, around_places
 from graphspec.spec import Make, Spec
 
 _WEIGHTS = (".safetensors", ".pt", INDEX)
@@ -49,6 +49,7 @@ def _functions(spec: Spec) -> Iterator[tuple[str, KeyPath]]:
         for value, path in arguments(region):
             if isinstance(value, Make):
                 yield value.factory, (*path, "make")
+        yield from (each for each in around_places(spec, region) if ":" in each[0])
 
 
 def _defined(path: Path) -> set[str] | SyntaxError | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from graphspec.errors import Diagnostic, KeyPath
 from graphspec.finding import dotted, finding
 from graphspec.nearest import nearest
-from graphspec.rules.walk import arguments, data_at
+from graphspec.rules.walk import arguments, around_places, data_at
 from graphspec.spec import Attr, Region, Spec
 
 #: What code calls the object that a spec calls `model`.
@@ -52,8 +52,9 @@ def _exact_of(spec: Spec, region: Region) -> Iterator[Place]:
     start: KeyPath = ("regions", region.name)
     if not region.inline:
         yield region.call, (*start, "call"), False
-    if region.around is not None:
-        yield region.around, (*start, "around"), False
+    for text, path in around_places(spec, region):
+        if ":" not in text:
+            yield text, path, False
     for value, path in arguments(region):
         if isinstance(value, Attr):
             yield value.path, (*path, "attr"), False

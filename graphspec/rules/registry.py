@@ -17,6 +17,7 @@ from graphspec.rules import (
     sizes,
     states,
     support,
+    training,
     unsaid,
     updates,
     values,
@@ -29,6 +30,7 @@ Rule = Callable[[Spec], Iterator[Diagnostic]]
 RULES: Final[tuple[Rule, ...]] = (
     references.unknown_values,
     references.model_owned_arguments,
+    references.scratch_rows,
     references.names_with_two_meanings,
     references.written_inputs,
     references.unmade_outputs,
@@ -66,6 +68,7 @@ RULES: Final[tuple[Rule, ...]] = (
     sizes.runs,
     sizes.combinations,
     sizes.padding,
+    sizes.free_axes,
     updates.operators,
     updates.occurrences,
     updates.spread,
@@ -88,6 +91,7 @@ RESOLVED_RULES: Final[tuple[Rule, ...]] = (
     unsaid.uncut_reads,
     unsaid.unnamed_sizes,
     graphs.buffers_over_budget,
+    training.padded_training,
 )
 
 #: Rules that only warn of what a spec leads to, and say so of one that holds: a mistake elsewhere may be the reason.

@@ -21,7 +21,7 @@ _ROLES: Mapping[str, tuple[str, ...]] = {
     "pad": ("input",),
     "sample": ("input",),
     "layout": ("input", "state"),
-    "static": ("output",),
+    "static": ("output", "intermediate"),
     "copy": ("output",),
 }
 _NOT_COMPUTED = ("optional", "hold", "cast", "sample")
@@ -29,6 +29,7 @@ _NOT_OWNED = ("dtype", "init", "layout")  # a shape may be declared: it says whi
 _NOT_EAGER: Mapping[str, str] = {
     "updates": "an eager region takes the values of its params as they are",
     "on_miss": "an eager region runs at any size",
+    "max_pad": "an eager region runs at any size",
     "warmup": "an eager region is never captured",
     "backward": "an eager region is never captured",
     "inline": "an eager region is never captured",
@@ -71,7 +72,7 @@ def keys_of_other_roles(spec: Spec) -> Iterator[Diagnostic]:
 def missing_keys(spec: Spec) -> Iterator[Diagnostic]:
     """GS216: an allocation without shape or dtype. A result has one of its own where it is `static`."""
     for buffer in spec.buffers.values():
-        if (buffer.role == "output" and not buffer.static) or buffer.attr is not None or buffer.source is not None:
+        if (buffer.is_made and not buffer.static) or buffer.attr is not None or buffer.source is not None:
             continue
         shape = flow(own(["batch", 64], spec.document.data if spec.document is not None else None))
         for key, value, example in (("shape", buffer.shape, shape), ("dtype", buffer.dtype, "float32")):
@@ -137,6 +138,10 @@ def region_keys(spec: Spec) -> Iterator[Diagnostic]:
             if key == "backward" and value and not region.inline and not region.eager:
                 message = f"`backward` is for inline regions, and '{region.name}' is none: a run gives no gradients"
                 hint = "add `inline: true`, or let the callable do forward and backward"
+                yield finding(spec.document, "GS224", message, path, key=True, hint=hint)
+            if key == "max_pad" and region.on_miss != "eager":
+                message = f"`max_pad` has no effect in region '{region.name}': every run takes its bucket"
+                hint = "add `on_miss: eager`, or remove `max_pad`"
                 yield finding(spec.document, "GS224", message, path, key=True, hint=hint)
             if key == "rows" and not region.eager:
                 message = f"`rows` has no effect in region '{region.name}': a captured region sees its bucket"

@@ -19,9 +19,6 @@ _TRAINING = "regions run without gradients, so train outside of the spec, and ca
 #: Keys of a region, the values that ask for the feature (None: any value), and what to do until it is there.
 NOT_YET: Final[tuple[tuple[str, object, str], ...]] = (
     ("engine", "compiled", "remove it: graphspec captures by itself"),
-    ("optimizer", None, f"remove it: {_TRAINING}"),
-    ("grads", None, f"remove it: {_TRAINING}"),
-    ("bind", None, "remove it, and fill the tensor in place before the run: a graph reads it where it is"),
     ("allow_unused", True, f"remove it: {_TRAINING}"),
 )
 #: The compilers that some backend runs.
@@ -49,6 +46,7 @@ def _compilers(spec: Spec, name: str) -> Iterator[Diagnostic]:
     if region.compile is not None and region.compile.backend not in BUILT:
         message = f"`backend: {region.compile.backend}` is not supported yet: no backend of this version runs it"
         yield finding(spec.document, "GS601", message, (*path, "backend"), hint=hint)
-    elif region.compile is not None and (region.inline or region.backward):
-        message = f"`compile` in the inline region '{name}' is not supported yet: no backend of this version runs it"
+    elif region.compile is not None and (region.inline or region.backward or region.trains):
+        kind = "inline" if region.inline else "training"
+        message = f"`compile` in the {kind} region '{name}' is not supported yet: no backend of this version runs it"
         yield finding(spec.document, "GS601", message, path, key=True, hint=hint)

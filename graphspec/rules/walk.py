@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from graphspec.errors import KeyPath
@@ -24,12 +24,31 @@ def data_at(spec: Spec, path: KeyPath) -> Any:
 
 
 def arguments(region: Region) -> Iterator[tuple[Value, KeyPath]]:
-    """Every argument of a region, nested ones too, with its place."""
-    start: KeyPath = ("regions", region.name, "inputs")
-    for index, value in enumerate(region.positional):
+    """Every argument of a region and of what is called around it, nested ones too, with its place."""
+    start: KeyPath = ("regions", region.name)
+    yield from _arguments(region.positional, region.keyword, (*start, "inputs"))
+    if region.around is not None:
+        around = region.around
+        yield from _arguments(around.positional or (), around.keyword or {}, (*start, "around", "inputs"))
+
+
+def _arguments(
+    positional: Sequence[Value], keyword: Mapping[str, Value], start: KeyPath
+) -> Iterator[tuple[Value, KeyPath]]:
+    for index, value in enumerate(positional):
         yield from _nested(value, (*start, index))
-    for name, value in region.keyword.items():
+    for name, value in keyword.items():
         yield from _nested(value, (*start, name))
+
+
+def around_places(spec: Spec, region: Region) -> Iterator[tuple[str, KeyPath]]:
+    """The paths of what is called around a region, with their places."""
+    if region.around is not None:
+        start: KeyPath = ("regions", region.name, "around")
+        short = not isinstance(data_at(spec, start), Mapping)
+        yield region.around.call, start if short else (*start, "call")
+        if region.around.after is not None:
+            yield region.around.after, (*start, "after")
 
 
 def _nested(value: Value, path: KeyPath) -> Iterator[tuple[Value, KeyPath]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,12 +36,14 @@ from graphspec.runtime.fake.world import FakeWorld
 from graphspec.runtime.hazards import hook_findings
 from graphspec.runtime.inline.found import find_modules, inner_hooks
 from graphspec.runtime.laws import registry as laws
-from graphspec.runtime.laws.evidence import Facts, Pair
+from graphspec.runtime.laws.evidence import Facts, Pair, Resized
 from graphspec.runtime.opened.context import Context
 from graphspec.runtime.opened.regions import bind_regions
 from graphspec.runtime.rehearsal.observation import EagerCall, Observation, Rehearsal
 from graphspec.runtime.rehearsal.param_symbols import ParamSymbols
 from graphspec.runtime.rehearsal.rehearser import Rehearser
+from graphspec.runtime.rehearsal.unread import Unread
+from graphspec.runtime.training.optimizers import Flags, dampened, of_states, optimizers, state_tensors
 from graphspec.runtime.values.buffers import Buffers, owned_tensors
 from graphspec.runtime.values.eager_copies import EagerCopies
 
@@ -95,15 +98,17 @@ class _Checked:
         self._progress = progress
         self._rehearser = Rehearser(context, context.first_variant(), world, EagerCopies(context.plan, {}))
         self._symbols = ParamSymbols(context, self._rehearser)
+        self._unread = Unread(self._rehearser, lambda *runs: laws.judge_runs(self._opened(), *runs))
         self._judged: Rehearsal | None = None
 
     def findings(self) -> list[Diagnostic]:
         """Everything that the laws find at the largest bucket and the smallest."""
         largest, smallest = self._plan.buckets[0], self._plan.buckets[-1]
+        first_steps = self._first_steps(largest) if self._plan.trains else []
         warm = self._warm_up(largest, number=2)
         first, found = self._judge(largest)
         self._judged = first
-        found += self._unmatched()
+        found += [*first_steps, *self._unmatched()]
         again = warm if _same_operators(first, warm) else self._again(largest)
         said = {each.region for each in first.observations() if _said(each, found)}
         found += self._params(largest, first, again, said)
@@ -122,6 +127,29 @@ class _Checked:
         assert self._judged is not None
         return [_summary(seen) for seen in self._judged.seen if isinstance(seen, (Observation, EagerCall))]
 
+    def _first_steps(self, bucket: Bucket) -> list[Diagnostic]:
+        """See which gradients there are, and have every optimizer make its state: a capture begins from there.
+
+        Whether a first step is what a later one is from some state, only values show; of momentum it is known.
+        """
+        self._rehearser.warm_up(bucket, self._events(bucket))
+        created = of_states(self._world.reach, self._world.changes().created)
+        self._rehearser.calls.rewind()
+        self._world.forget(created)
+        steps = [each for _, each in optimizers(self._world.reach)]
+        flags = Flags(steps)
+        first = self._rehearser.warm_up(bucket, self._events(bucket))
+        flipped = flags.flipped()
+        self._rehearser.calls.rewind()
+        for optimizer, key in flipped:
+            self._world.settle_flag(optimizer, key, value=False)
+        self._rehearser.kept.settle(tensor for each in steps for _, tensor in state_tensors(each))
+        later = self._warm_up(bucket)
+        if not any(map(dampened, steps)):
+            return []
+        opened = self._opened()
+        return [each for one, two in self._pairs(first, later) for each in laws.judge_first_call(opened, one, two)]
+
     def _warm_up(self, bucket: Bucket, *, number: int = 1) -> Rehearsal:
         """A pass that is only recorded; what it changed is put back."""
         warm = self._rehearser.warm_up(bucket, self._events(bucket), number=number)
@@ -137,6 +165,10 @@ class _Checked:
     def _judge(self, bucket: Bucket) -> tuple[Rehearsal, list[Diagnostic]]:
         events = self._events(bucket)
         run = self._rehearser.judged(bucket, events, self._judging)
+        unread = self._unread.slots(bucket, events, run)
+        if unread is not None:
+            self._rehearser.calls.rewind()
+            run = replace(self._rehearser.judged(bucket, events), unread=unread)
         found = laws.judge_pass(self._opened(), run)
         if not laws.refused(found) and run.leaves_something:
             found += laws.judge_next_run(self._opened(), run, self._rehearser.following(bucket, events))
@@ -154,7 +186,8 @@ class _Checked:
 
     def _opened(self) -> Facts:
         inputs = self._context.buffers.input_storages
-        return Facts(self._plan, self._context.backend, self._label, inputs, self._world.reach)
+        kept = self._context.buffers.kept_rows(self._context.model)
+        return Facts(self._plan, self._context.backend, self._label, inputs, self._world.reach, kept)
 
     def _first_calls(self, bucket: Bucket, warm: Rehearsal, first: Rehearsal) -> list[Diagnostic]:
         """What the very first call does otherwise than later ones, if they do so outside of a capture too."""
@@ -210,8 +243,8 @@ class _Checked:
             alike = [(one, two) for one, two in _matched(first, other) if _alike(one, two)]
             for one, two in alike:
                 if isinstance(one, Observation):
-                    sizes = largest[dim], size
-                    yield from laws.judge_sizes(self._opened(), one.region, dim, sizes, one.recording, two.recording)
+                    seen = Resized(one.region, dim, (largest[dim], size), one.recording, two.recording)
+                    yield from laws.judge_sizes(self._opened(), seen)
             if len(alike) == len(first.seen):
                 return
 

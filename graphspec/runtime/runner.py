@@ -28,6 +28,7 @@ from graphspec.runtime.opened.compilers import compiled_on, uncompiled
 from graphspec.runtime.opened.context import CapturedRegion, Context, GraphInfo, Progress
 from graphspec.runtime.opened.regions import UnboundError, bind_regions
 from graphspec.runtime.opened.states import States
+from graphspec.runtime.padding.law import padded_runs
 from graphspec.runtime.ranks import agree
 from graphspec.runtime.replay.failures import device_failures
 from graphspec.runtime.replay.gate import Gate
@@ -106,7 +107,7 @@ class Runner:
         self._gate = Gate(context.backend, context.shared)
         self._memory = Memory(context.plan, context.buffers, context.shared.clock)
         self.stats = Stats()
-        self._variants = Variants(context, self._memory, self.stats, progress)
+        self._variants = Variants(context, self._memory, self.stats, progress, padded_runs)
         self.state = States(context.plan, context.buffers, self._memory, context.shared)
         net = Net(context, self.state, self._gate, self.stats)
         inline = any(region.declared.inline for region in context.plan.regions.values())
@@ -124,6 +125,8 @@ class Runner:
         """Run the spec's one sequence.
 
         Takes the input buffers as tensors and the params as Python values, by name; returns the results by name.
+        ``sizes={"batch": 8}`` states sizes that no input has, or larger ones than those of the inputs, for whose bucket
+        the run then pads; results still have the sizes of the inputs.
         Raises InputError (nothing was run), GuardError (something was moved: see `recapture`), OrderError.
         """
         return self._only().served(inputs)
@@ -166,8 +169,12 @@ class Runner:
 
     # -- capture
 
-    def capture(self) -> None:
-        """Capture every graph that has not been captured yet."""
+    def capture(self, *, padding: bool = True) -> None:
+        """Capture every graph that has not been captured yet.
+
+        ``padding``: show that padded rows reach nothing. Without it nobody does: `graphspec run` does so by itself.
+        """
+        self._variants.asked = padded_runs if padding else None
         with self.entered(captured=False), without_broken_torch_npu():
             if not self._gate.captured:
                 agree(self._context.plan)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from graphspec.hazards import CALLS, Hazard
+from graphspec.hazards import BACKWARD, CALLS, Hazard
 from graphspec.recording.source import torch_callers
 from graphspec.runtime.hazards.modes import FunctionWatch
 from graphspec.runtime.hazards.streams import Streams
@@ -65,6 +65,8 @@ def _reentering(_path: str, original: Callable[..., Any]) -> Callable[..., Any]:
         watch = WATCHED.get()
         if watch is None:
             return original(*args, **kwargs)
+        if kwargs.get("accumulate_grad") and not watch.trains:
+            watch.report(BACKWARD, "Tensor.backward")
         with FunctionWatch(watch):
             return original(*args, **kwargs)
 

@@ -44,6 +44,7 @@ from graphspec.runtime.hazards.conditions import (
 from graphspec.runtime.hazards.fake import TraceEnded, is_fake, lacks_value
 from graphspec.runtime.hazards.generators import attribute_of, default_generators, drawn_from, same
 from graphspec.runtime.hazards.modes import DispatchWatch, FunctionWatch
+from graphspec.runtime.hazards.optimizer_hints import optimizer_hint
 from graphspec.runtime.hazards.patches import default_seeds, patched
 from graphspec.runtime.hazards.streams import Streams
 from graphspec.runtime.hazards.wording import advised, label, shown
@@ -53,6 +54,11 @@ if TYPE_CHECKING:
 
 #: Reads a value to check it, on the CPU only (Onehot.cpp); its own row says when a device reads too.
 _CHECKS_ON_CPU = frozenset({"nn.functional.one_hot"})
+
+
+def _way_out(part: str) -> str | None:
+    """Better advice where a part of torch reads a value for itself."""
+    return PARTS.get(part) or (optimizer_hint() if part == "optim" else None)
 
 
 @dataclass
@@ -73,7 +79,10 @@ class Watch:
         name_of: Callable[[torch.Generator], str | None] | None,
         root: object,
         updated: Collection[str] = (),
+        *,
+        trains: bool = True,
     ) -> None:
+        self.trains = trains
         self.region = region
         self.device_label = device_label.partition(":")[0]
         self.streams = Streams(self.report)
@@ -113,7 +122,7 @@ class Watch:
         severity: Severity = "warning" if only_one or hazard.warns else "error"
         file, line = (place.file, place.line) if place.line else (None, None)
         hint = IN_A_LIBRARY if place.installed and hazard.code in REWRITTEN else hazard.hint
-        hint = PARTS.get(part_of_torch(), hint) if hazard.code == "GS701" else hint
+        hint = (_way_out(part_of_torch()) or hint) if hazard.code == "GS701" else hint
         found = Diagnostic(hazard.code, message, severity, file, line, hint=hint)
         self._found.setdefault((hazard.code, place, operator), found)
 
@@ -244,6 +253,7 @@ def watch(
     root: object = None,
     dispatched: bool = True,
     updated: Collection[str] = (),
+    trains: bool = True,
 ) -> Iterator[Watch]:
     """Watches one dry run of ``region`` in this thread; its findings are those of the `Watch` it gives.
 
@@ -252,12 +262,12 @@ def watch(
     ``name_of`` names the attribute that holds a generator, by default one of ``root``. Execution goes on after a
     finding, so that all come at once; on fake tensors, which have no values, it may end with `TraceEnded`.
 
-    ``updated`` are operators that updates refresh. Not ``dispatched``: operators are handed to `Watch.operator` by a
-    `Recorder`, which sees them anyway.
+    ``updated`` are operators that updates refresh. ``trains``: it may compute gradients of the model. Not
+    ``dispatched``: operators are handed to `Watch.operator` by a `Recorder`, which sees them anyway.
 
     Open it inside of a FakeTensorMode, never around one. Other dispatch modes may be inside or outside of it.
     """
-    session = Watch(region, device_label, allowed_generators, name_of, root, updated)
+    session = Watch(region, device_label, allowed_generators, name_of, root, updated, trains=trains)
     seeds = default_seeds()
     dispatch = DispatchWatch(session) if dispatched else nullcontext()
     with inside_capture(region), patched(session), FunctionWatch(session), dispatch:

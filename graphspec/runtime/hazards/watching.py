@@ -15,6 +15,10 @@ class Watching(Protocol):
     """One dry run under watch."""
 
     streams: Streams
+    trains: bool
+
+    def report(self, hazard: Hazard, operator: str) -> None:
+        """Adds a finding."""
 
     def is_host(self, tensor: Any) -> bool:
         """Whether a tensor is a number of the host."""

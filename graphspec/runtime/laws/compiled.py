@@ -14,7 +14,7 @@ from graphspec.spec import Region
 
 
 def random_numbers(opened: Facts, seen: Observation) -> Iterator[Diagnostic]:
-    """GS752: random operators, which compiled kernels draw otherwise than eager."""
+    """GS790: random operators, which compiled kernels draw otherwise than eager."""
     region = opened.plan.regions[seen.region].declared
     if not _is_library(opened, region) or (
         region.compile is not None and region.compile.options.get("fallback_random")
@@ -23,7 +23,7 @@ def random_numbers(opened: Facts, seen: Observation) -> Iterator[Diagnostic]:
     for call in seen.recording.calls:
         if draws(call):
             yield _at(
-                "GS752",
+                "GS790",
                 f"region '{seen.region}' calls {call.name}, and a compiled kernel draws other numbers than eager",
                 call.site,
                 "add `options: {fallback_random: true}`: it draws what eager draws; or leave `compile` out",
@@ -32,11 +32,11 @@ def random_numbers(opened: Facts, seen: Observation) -> Iterator[Diagnostic]:
 
 
 def uncompilable(opened: Facts, seen: Observation) -> Iterator[Diagnostic]:
-    """GS753: what cannot be an argument or a node of the graph that is compiled."""
+    """GS791: what cannot be an argument or a node of the graph that is compiled."""
     if seen.ended is None and _is_library(opened, opened.plan.regions[seen.region].declared):
         for obstacle in obstacles(seen.recording):
             message = f"region '{seen.region}' cannot be compiled: it {obstacle.what}"
-            yield _at("GS753", message, obstacle.site, obstacle.hint)
+            yield _at("GS791", message, obstacle.site, obstacle.hint)
 
 
 def _is_library(opened: Facts, region: Region) -> bool:

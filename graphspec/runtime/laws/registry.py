@@ -14,14 +14,28 @@ from typing import Any, Literal
 from graphspec.errors import Diagnostic
 from graphspec.finding import placed
 from graphspec.plan import Plan
-from graphspec.runtime.laws import comparisons, compiled, host_state, host_tensors, kept, memory, params, results, rows
-from graphspec.runtime.laws.evidence import Facts, Pair
+from graphspec.runtime.laws import (
+    comparisons,
+    compiled,
+    gradients,
+    host_state,
+    host_tensors,
+    kept,
+    memory,
+    params,
+    results,
+    rows,
+)
+from graphspec.runtime.laws.evidence import Facts, PaddedRun, Pair, Resized
 from graphspec.runtime.opened.regions import UnboundError
 from graphspec.runtime.rehearsal.observation import Observation, Rehearsal
 
 #: ``captured ...``: of a capture whose calls were rehearsed and judged before. ``runs``: a pair on the same inputs and
 #: params, with no rewind between, so that whatever differs was left by the first.
-Evidence = Literal["call", "captured call", "pass", "captured pass", "pair", "runs", "next run", "first call", "sizes"]
+Evidence = Literal[
+    "call", "captured call", "pass", "captured pass", "pair", "runs", "next run", "first call", "sizes",
+    "captured sizes", "padded run",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,8 +68,9 @@ LAWS: tuple[Law, ...] = (
     Law("call", host_tensors.host_tensors, ("GS746",)),
     Law("call", host_tensors.off_the_device, ("GS746",)),
     Law("call", results.misfits, ("GS742",)),
-    Law("call", compiled.random_numbers, ("GS752",)),
-    Law("call", compiled.uncompilable, ("GS753",)),
+    Law("call", gradients.found_gradients, ("GS760",)),
+    Law("call", compiled.random_numbers, ("GS790",)),
+    Law("call", compiled.uncompilable, ("GS791",)),
     Law("pass", results.ended_calls, ("GS740", "GS741", "GS742", "GS743", "GS744", "GS748", "GS749")),
     Law("pass", memory.reshaped_by_eager, ("GS751",)),
     Law("pass", host_state.changed_host_values, ("GS725",), also="captured pass"),
@@ -69,7 +84,9 @@ LAWS: tuple[Law, ...] = (
     Law("next run", host_state.kept_for_the_next_run, ("GS726",)),
     Law("next run", host_state.other_contents, ("GS725",)),
     Law("first call", comparisons.first_call_of_its_own, ("GS721",)),
+    Law("sizes", rows.written_rows, ("GS752",), also="captured sizes"),
     Law("sizes", rows.padded_mixing, ("GS747",)),
+    Law("padded run", rows.padded_run, ("GS752", "GS753")),
 )
 
 
@@ -88,13 +105,19 @@ def judge_pair(opened: Facts, pair: Pair) -> list[Diagnostic]:
 
 def judge_next_run(opened: Facts, first: Rehearsal, following: Rehearsal) -> list[Diagnostic]:
     """What the laws find in a run that followed ``first`` with no rewind between."""
+    found = judge_runs(opened, first, following)
+    return [*found, *_asked(opened.plan, "", "next run", opened, first, following)]
+
+
+def judge_runs(opened: Facts, first: Rehearsal, following: Rehearsal) -> list[Diagnostic]:
+    """What the laws find in each region's calls of two passes on the same inputs and params."""
     found: list[Diagnostic] = []
     for seen in following.observations():
         before = first.of(seen.region)
         if before is not None and seen.ended is None:
             pair = Pair(before, seen, (first.params, following.params))
             found += _asked(opened.plan, seen.region, "runs", opened, pair)
-    return [*found, *_asked(opened.plan, "", "next run", opened, first, following)]
+    return found
 
 
 def judge_first_call(opened: Facts, first: Observation, later: Observation) -> list[Diagnostic]:
@@ -102,9 +125,14 @@ def judge_first_call(opened: Facts, first: Observation, later: Observation) -> l
     return _asked(opened.plan, first.region, "first call", opened, first, later)
 
 
-def judge_sizes(opened: Facts, region: str, *evidence: Any) -> list[Diagnostic]:
-    """What the laws find in one region at two sizes of a dim."""
-    return _asked(opened.plan, region, "sizes", region, *evidence)
+def judge_sizes(opened: Facts, seen: Resized, *, captured: bool = False) -> list[Diagnostic]:
+    """What the laws find in one region at two sizes of a dim; ``captured``: those that a capture asks too."""
+    return _asked(opened.plan, seen.region, "captured sizes" if captured else "sizes", opened, seen)
+
+
+def judge_padded(plan: Plan, run: PaddedRun) -> list[Diagnostic]:
+    """What the laws say of a padded run that is not as it should be."""
+    return _asked(plan, "", "padded run", plan, run)
 
 
 def judge_kept(opened: Facts, seen: Observation) -> list[Diagnostic]:

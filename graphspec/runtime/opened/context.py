@@ -16,6 +16,8 @@ from graphspec.plan import Bucket, Variant, concrete
 from graphspec.runtime.holdings.code_names import LoadedNames
 from graphspec.runtime.opened.regions import BoundRegion
 from graphspec.runtime.opened.sharing import SharedModel
+from graphspec.runtime.training.gradients import Gradients
+from graphspec.runtime.training.replayed import ReplayedGradients
 from graphspec.runtime.values.axes import Axes
 from graphspec.runtime.values.buffers import Buffers
 from graphspec.runtime.values.eager_copies import StaticCopy
@@ -48,6 +50,7 @@ class Context:
     backend: Backend
     warnings: list[str] = field(default_factory=list)
     compiling: Callable[[plans.Graph], None] = lambda _: None
+    gradients: Gradients = field(default_factory=Gradients)
 
     @cached_property
     def shared(self) -> SharedModel:
@@ -63,8 +66,8 @@ class Context:
     def roots(self) -> dict[str, Any]:
         """Where everything starts that a region can reach: the model, and what regions call, by their paths."""
         called = {region.declared.call: region.function for region in self.regions.values()}
-        around = {str(region.declared.around): region.around for region in self.regions.values() if region.around}
-        return {"model": self.model, **called, **around}
+        around = (region.around.roots for region in self.regions.values() if region.around is not None)
+        return {"model": self.model, **called, **{path: each for roots in around for path, each in roots.items()}}
 
     def shape(self, shape: Shape, bucket: Bucket) -> tuple[int, ...]:
         """A symbolic shape at a bucket."""
@@ -139,7 +142,7 @@ class CapturedRegion:
     """A captured graph and where its named outputs are.
 
     ``outputs`` has, for each output, its structure and the positions of its tensors among the graph's outputs;
-    ``homes`` the memory in which they lie.
+    ``homes`` the memory in which they lie. ``gradients``: what a region that trains does with them; None for others.
     """
 
     plan: plans.Graph
@@ -148,6 +151,7 @@ class CapturedRegion:
     bindings: list[Binding]
     homes: Homes
     capture_s: float = 0.0
+    gradients: ReplayedGradients | None = None
 
     def replay(self) -> None:
         """The bare replay of this graph, with nothing checked and nothing copied."""

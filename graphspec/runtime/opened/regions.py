@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -13,7 +12,7 @@ import torch
 from graphspec import spec as language
 from graphspec.errors import KeyPath, ModelError
 from graphspec.plan import Plan
-from graphspec.runtime.importing.references import import_object
+from graphspec.runtime.importing.references import import_beside
 from graphspec.runtime.importing.user_code import call_user_code
 from graphspec.runtime.values.outputs import MisfitError
 from graphspec.runtime.values.paths import lacks, nearby, step_into
@@ -23,13 +22,52 @@ Environment = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
+class BoundAround:
+    """What is called before and after each call of a region. ``after`` None: ``before`` gives a context manager."""
+
+    declared: language.Around
+    before: Callable[..., Any]
+    after: Callable[..., Any] | None
+
+    @property
+    def roots(self) -> dict[str, Any]:
+        """What is called, by the paths of the spec."""
+        return dict(zip(self.declared.paths, (self.before, self.after), strict=False))
+
+    @contextlib.contextmanager
+    def entered(self, region: str, args: list[Any], kwargs: dict[str, Any]) -> Iterator[None]:
+        """Around a call. A result of True does not swallow the region's own exception."""
+        what = f"region '{region}' (around: {self.declared.call})"
+        manager = call_user_code(self.before, what, *args, **kwargs)
+        if self.after is not None:
+            try:
+                yield
+            finally:
+                call_user_code(self.after, f"region '{region}' (after: {self.declared.after})")
+            return
+        kind = type(manager)
+        if not (hasattr(kind, "__enter__") and hasattr(kind, "__exit__")):
+            message = f"{what} returned a {kind.__name__}, not a context manager"
+            hint = "decorate it with contextlib.contextmanager, or name what undoes it: {call: ..., after: ...}"
+            raise ModelError(message, hint=hint)
+        call_user_code(kind.__enter__, what, manager)
+        with contextlib.ExitStack() as stack:
+
+            @stack.push
+            def leave(*error: Any) -> None:
+                call_user_code(kind.__exit__, what, manager, *error)
+
+            yield
+
+
+@dataclass(frozen=True)
 class BoundRegion:
     """A region and the callable it names. ``makers`` are the factories of its structured arguments."""
 
     declared: language.Region
     model: Any
     function: Callable[..., Any]
-    around: Callable[..., Any] | None
+    around: BoundAround | None
     makers: Mapping[str, Callable[..., Any]]
 
     def __call__(self, values: Environment) -> dict[str, Any]:
@@ -37,9 +75,8 @@ class BoundRegion:
 
         Raises ModelError with the user's exception as its cause; MisfitError for an output path that leads nowhere.
         """
-        args = [self._argument(value, values) for value in self.declared.positional]
-        kwargs = {key: self._argument(value, values) for key, value in self.declared.keyword.items()}
-        with self._surroundings(args, kwargs):
+        args, kwargs = self._arguments(self.declared.positional, self.declared.keyword, values)
+        with self._surroundings(args, kwargs, values):
             returned = call_user_code(
                 self.callable, f"region '{self.declared.name}' ({self.declared.call})", *args, **kwargs
             )
@@ -50,12 +87,24 @@ class BoundRegion:
 
         Autograd is the caller's business; everything else that the region declares around its calls is there.
         """
-        if self.declared.mode is not None or self.declared.autocast is not None or self.around is not None:
+        declared = self.declared
+        if declared.mode is not None or declared.autocast is not None or self.around is not None or declared.trains:
             return self(values)
-        args = [self._argument(value, values) for value in self.declared.positional]
-        kwargs = {key: self._argument(value, values) for key, value in self.declared.keyword.items()}
+        args, kwargs = self._arguments(self.declared.positional, self.declared.keyword, values)
         returned = self.callable(*args, **kwargs)
         return {name: self._output(returned, name, path) for name, path in self.declared.outputs.items()}
+
+    def bound(self) -> list[tuple[torch.Tensor, str]]:
+        """The tensors that a param is written into before each run, each with its param. Raises ModelError."""
+        what = f"region '{self.declared.name}' (bind)"
+        found = []
+        for path, param in self.declared.bind.items():
+            value = attribute(self.model, path, what)
+            if not isinstance(value, torch.Tensor):
+                message = f"{what}: {path} is a {type(value).__name__}, and `bind` writes into a tensor, in place"
+                raise ModelError(message, hint=f"make it one: {path.rpartition('.')[2]}=torch.tensor({value!r})")
+            found.append((value, param))
+        return found
 
     @property
     def callable(self) -> Callable[..., Any]:
@@ -67,9 +116,9 @@ class BoundRegion:
         )
 
     @contextlib.contextmanager
-    def _surroundings(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def _surroundings(self, args: list[Any], kwargs: dict[str, Any], values: Environment) -> Any:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
+            stack.enter_context(torch.set_grad_enabled(self.declared.trains))
             if self.declared.mode is not None:
                 stack.enter_context(training_mode(self.model, training=self.declared.mode == "train"))
             if self.declared.autocast is not None:
@@ -77,21 +126,17 @@ class BoundRegion:
                 dtype = getattr(torch, self.declared.autocast)
                 stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
             if self.around is not None:
-                self._enter(stack, args, kwargs)
+                own = self.around.declared
+                if own.positional is not None:
+                    args, kwargs = self._arguments(own.positional, own.keyword or {}, values)
+                stack.enter_context(self.around.entered(self.declared.name, args, kwargs))
             yield
 
-    def _enter(self, stack: contextlib.ExitStack, args: list[Any], kwargs: dict[str, Any]) -> None:
-        what = f"region '{self.declared.name}' (around: {self.declared.around})"
-        manager = call_user_code(self.around, what, *args, **kwargs)  # type: ignore[arg-type]  # asked by the caller
-        kind = type(manager)
-        if not (hasattr(kind, "__enter__") and hasattr(kind, "__exit__")):
-            message = f"{what} returned a {kind.__name__}, not a context manager"
-            raise ModelError(message, hint="decorate it with contextlib.contextmanager")
-        call_user_code(kind.__enter__, what, manager)
-
-        @stack.push
-        def leave(*error: Any) -> None:  # a result of True would swallow the region's own exception
-            call_user_code(kind.__exit__, what, manager, *error)
+    def _arguments(
+        self, positional: Sequence[language.Value], keyword: Mapping[str, language.Value], values: Environment
+    ) -> tuple[list[Any], dict[str, Any]]:
+        args = [self._argument(value, values) for value in positional]
+        return args, {key: self._argument(value, values) for key, value in keyword.items()}
 
     def _argument(self, value: language.Value, values: Environment) -> Any:
         match value:
@@ -135,7 +180,7 @@ def bind_regions(plan: Plan, model: Any) -> tuple[dict[str, BoundRegion], list[U
         if region.declared.inline:
             continue  # whoever calls the module calls it
         try:
-            bound[name] = _bind(region.declared, model, plan.folder)
+            bound[name] = _bind(region.declared, model, plan)
         except UnboundError as error:
             wrong.append(error)
     return bound, wrong
@@ -170,20 +215,63 @@ def training_mode(model: Any, *, training: bool) -> Any:
             module.training = was
 
 
-def _bind(region: language.Region, model: Any, folder: Path) -> BoundRegion:
+def _bind(region: language.Region, model: Any, plan: Plan) -> BoundRegion:
     with _at(region, "call"):
-        function = _callable(region, model, "", region.call)
-    with _at(region, "around"):
-        around = _callable(region, model, "around: ", region.around) if region.around else None
-    values = (*region.positional, *region.keyword.values())
-    with _at(region, "inputs"):
-        makers = {name: import_object(name, folder, loaded=True) for value in values for name in _factories(value)}
-    return BoundRegion(region, model, function, around, makers)
+        function = _callable(region, "", attribute(model, region.call, f"region '{region.name}'"), region.call)
+    around = None
+    if region.around is not None:
+        called = [_around(region, model, plan, path, key) for path, key in _around_keys(region.around)]
+        around = BoundAround(region.around, called[0], called[1] if len(called) > 1 else None)
+    makers: dict[str, Callable[..., Any]] = {}
+    for value in region.arguments:
+        with _at(region, "inputs"):
+            makers |= {name: import_beside(name, plan.folder, plan.model.factory) for name in _factories(value)}
+    bound = BoundRegion(region, model, function, around, makers)
+    with _at(region, "bind"):
+        bound.bound()
+    with _at(region, "optimizer"):
+        for path in region.optimizer:
+            _optimizer(region, model, path)
+    return bound
 
 
-def _callable(region: language.Region, model: Any, key: str, path: str) -> Callable[..., Any]:
-    """What a path of a region leads to. Raises ModelError where that is nothing, or not callable."""
-    found: Any = attribute(model, path, f"region '{region.name}'")
+def write_bound(bound: Iterable[tuple[torch.Tensor, str]], params: Mapping[str, Any]) -> None:
+    """Write each param into its tensor, in place."""
+    with torch.no_grad():
+        for tensor, param in bound:
+            value = params[param]
+            tensor.copy_(torch.as_tensor(value)) if isinstance(value, list | tuple) else tensor.fill_(value)
+
+
+def _optimizer(region: language.Region, model: Any, path: str) -> None:
+    found = attribute(model, path, f"region '{region.name}'")
+    if isinstance(found, torch.optim.LBFGS):
+        message = f"region '{region.name}': {path} is LBFGS, whose step calls the model as often as the losses ask for"
+        raise ModelError(message, hint="step it outside of the spec, or take another optimizer")
+    if not isinstance(found, torch.optim.Optimizer):
+        message = f"region '{region.name}': {path} is a {type(found).__name__}, not an optimizer"
+        raise ModelError(message, hint="name the attribute that holds the torch.optim.Optimizer")
+
+
+def _around_keys(around: language.Around) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What is called around a region, and under which key; the short form and the long one without more are alike."""
+    long = around.positional is not None or around.after is not None
+    yield around.call, ("around", "call") if long else ("around",)
+    if around.after is not None:
+        yield around.after, ("around", "after")
+
+
+def _around(region: language.Region, model: Any, plan: Plan, path: str, key: tuple[str, ...]) -> Callable[..., Any]:
+    with _at(region, *key):
+        if ":" in path:
+            found = import_beside(path, plan.folder, plan.model.factory)
+        else:
+            found = attribute(model, path, f"region '{region.name}'")
+        return _callable(region, f"{key[-1]}: ", found, path)
+
+
+def _callable(region: language.Region, key: str, found: Any, path: str) -> Callable[..., Any]:
+    """What a path of a region leads to. Raises ModelError where it is not callable."""
     if isinstance(found, torch.Tensor) or not callable(found):
         kind = "tensor" if isinstance(found, torch.Tensor) else type(found).__name__
         hint = "name a function that returns a context manager; it gets the region's inputs" if key else None
@@ -192,14 +280,14 @@ def _callable(region: language.Region, model: Any, key: str, path: str) -> Calla
 
 
 @contextlib.contextmanager
-def _at(region: language.Region, key: str) -> Iterator[None]:
+def _at(region: language.Region, *key: str) -> Iterator[None]:
     """Errors of what a key of a region names say that it was this key; a failure of the user's code stays one."""
     try:
         yield
     except ModelError as error:
         if error.__cause__ is not None:
             raise
-        raise UnboundError(error, ("regions", region.name, key)) from None
+        raise UnboundError(error, ("regions", region.name, *key)) from None
 
 
 def _factories(value: language.Value) -> list[str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
-from graphspec.plan import Bucket, Event, Variant
+from graphspec.plan import ANY, Bucket, Event, Variant
 from graphspec.runtime.opened.context import Context
+from graphspec.runtime.opened.regions import write_bound
 from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.rehearsal.observation import StaleRead
 from graphspec.runtime.rehearsal.world import World
@@ -75,6 +77,8 @@ class RegionCalls:
             # An alias: x.t_() in a region changes its own.
             env[name] = None if name in absent else buffers.view(name, bucket).detach()
         self._world.fill(bucket, env, params, number)
+        if self._context.plan.trains:
+            self._context.gradients.begin(self.leaves())
         return PassValues(bucket, env, params)
 
     def params(self, bucket: Bucket, *, number: int) -> dict[str, Any]:
@@ -103,8 +107,21 @@ class RegionCalls:
 
         And those that an eager region is given of static buffers: what it keeps of them is its own.
         """
-        eager = self._context.plan.regions[event.region].eager
-        values.copies = self._twins(event, values) if eager else self._copies.fill(event, values.env)
+        region = self._context.plan.regions[event.region]
+        values.copies = self._twins(event, values) if region.eager else self._copies.fill(event, values.env)
+        if region.declared.bind and event.region in self._context.regions:
+            write_bound(self._context.regions[event.region].bound(), values.params)
+        if region.declared.trains:
+            self._context.gradients.offer(event.region, self.leaves())
+
+    def leaves(self) -> list[tuple[str, torch.Tensor]]:
+        """What may have a gradient, frozen parameters included: each once, by the first name it has in the model."""
+        found: dict[int, tuple[str, torch.Tensor]] = {}
+        for slot, tensor in self._world.reach.tensors:
+            there = not is_lazy(tensor) and (tensor.is_floating_point() or tensor.is_complex())
+            if there and tensor.is_leaf and (tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)):
+                found.setdefault(id(tensor), (slot.name, tensor))
+        return list(found.values())
 
     def call(self, event: Event, values: PassValues, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call a region on named values, write back its states, and make its outputs known.
@@ -115,7 +132,9 @@ class RegionCalls:
         context = self._context
         plan = context.plan.regions[event.region]
         values.stale += (StaleRead(*each) for each in values.views.reads(wire.value for wire in plan.reads))
-        with self._eager_creations(eager=plan.eager):
+        trial = plan.declared.trains and not self._context.gradients.knows(event.region)
+        tried = self._context.gradients.tried(event.region, self.leaves()) if trial else nullcontext()
+        with self._eager_creations(eager=plan.eager), tried:
             returned = context.regions[event.region]({**values.env, **values.copies, **(given or {})})
         if plan.eager:
             self._flush(values)
@@ -157,6 +176,8 @@ class RegionCalls:
             values.env[output] = buffers.view(output, values.bucket)
         elif buffer is not None and buffer.shape is not None and buffer.dtype is not None:
             shape = self._context.shape(buffer.shape, values.bucket)
+            if ANY in shape:
+                return
             made = torch.empty(shape, dtype=getattr(torch, buffer.dtype), device=self._context.device)
             values.env[output] = made
             values.origins[made.untyped_storage()._cdata] = output

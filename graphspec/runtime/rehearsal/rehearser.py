@@ -32,6 +32,7 @@ from graphspec.runtime.rehearsal.observation import (
     Skipped,
 )
 from graphspec.runtime.rehearsal.world import World
+from graphspec.runtime.training.gradients import GradientSeen, offered
 from graphspec.runtime.values.eager_copies import EagerCopies
 from graphspec.runtime.values.outputs import trees_of
 from graphspec.runtime.values.trees import Tree
@@ -177,6 +178,7 @@ class Rehearser:
         recorder = self._recorder(event.region)
         read = frozenset(tensor.untyped_storage()._cdata for tensor in self.calls.read(event.region, values))
         origins, copies = dict(values.origins), dict(self.copies.storages())
+        gradients = self._gradients(event)
         try:
             try:
                 with inside_capture(event.region) if captured else nullcontext(), recorder:
@@ -201,6 +203,7 @@ class Rehearser:
             outputs=_seen(trees),
             origins=origins,
             copies=copies,
+            gradients=gradients(recorder.recording),
         )
 
     def _watched(self, event: Event, values: PassValues, keep: Keep) -> Observation:
@@ -237,6 +240,7 @@ class Rehearser:
         originals = self._originals(values)
         values.stale.clear()
         values.misfits.clear()
+        gradients = self._gradients(event)
 
         def see(recording: Recording, trees: Mapping[str, Tree], **more: Any) -> Observation:
             self.calls.note_origins(trees, values)
@@ -257,10 +261,19 @@ class Rehearser:
                 misfits=tuple(values.misfits),
                 changes=self.world.changes(),
                 loaded=self.code.loaded(),
+                gradients=gradients(recording),
                 **more,
             )
 
         return see
+
+    def _gradients(self, event: Event) -> Callable[[Recording], tuple[GradientSeen, ...]]:
+        """To be called before a region is; gives what makes of its recording what it did with gradients."""
+        if not self._context.plan.regions[event.region].declared.trains:
+            return lambda _: ()
+        leaves = self.calls.leaves()
+        there = offered(leaves)
+        return lambda recording: self._context.gradients.seen(event.region, leaves, there, recording)
 
     def _originals(self, values: PassValues) -> dict[int, str]:
         """The storages in which the eager values lie that a region has copies of; of a copied buffer, the buffer's."""
@@ -293,13 +306,15 @@ class Rehearser:
 
     def _watch(self, region: str, generators: Sequence[torch.Generator] = ()) -> AbstractContextManager[Watch]:
         label, root = self._context.backend.name, self._context.model
+        declared = self._context.plan.regions[region].declared
         return watch(
             region,
             device_label=label,
             allowed_generators=generators,
             root=root,
             dispatched=False,
-            updated=self._updated(region),
+            updated=declared.updated_operators,
+            trains=declared.trains or declared.eager,
         )
 
 

@@ -16,6 +16,7 @@ from graphspec import spec as language
 from graphspec.errors import InputError
 from graphspec.plan import Bucket, RegionPlan, concrete
 from graphspec.runtime.opened.context import Context
+from graphspec.runtime.opened.regions import write_bound
 from graphspec.runtime.replay.conditions import truth
 from graphspec.runtime.replay.foreign import Foreign, bring
 from graphspec.runtime.replay.moving import Moving, made_results
@@ -66,6 +67,7 @@ def directly(context: Context, sequence: plans.Sequence, request: Request) -> Ca
         found = dict(env)
 
         def run(at: int) -> None:
+            write_bound(regions[at].bound(), request.params)
             for name, value in regions[at].direct(found).items():
                 found[name] = states[name].copy_(value) if name in states else value
 
@@ -88,6 +90,7 @@ def repeated(context: Context, memory: Memory, sequence: plans.Sequence, request
 
     def run(at: int) -> None:
         step = sequence.steps[at]
+        write_bound(context.regions[step].bound(), request.params)
         for name, value in context.regions[step](found).items():
             found[name] = states[name].copy_(value) if name in states else value
         region = context.plan.regions[step]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -12,6 +13,10 @@ from graphspec.runtime.holdings.reach import Reach, reach
 from graphspec.runtime.holdings.touched import Touched, remembered
 from graphspec.runtime.holdings.which import HostValues, read_tensors
 from graphspec.runtime.opened.context import Context, GraphSet
+from graphspec.runtime.training.optimizers import expected_of_training, group_containers
+
+#: Where torch's own optimizers are.
+_OPTIMIZERS = f"{os.sep}torch{os.sep}optim{os.sep}"
 
 
 def guard_for(context: Context, graphs: GraphSet) -> Guard:
@@ -26,10 +31,22 @@ def guard_for(context: Context, graphs: GraphSet) -> Guard:
     tensors = list(read_tensors(_places(context, graphs, found), touched))
     covered = [place for expectation in tensors for place in expectation.places]
     moving = graphs.moving | graphs.rebound | set(_versions(graphs, found))
-    values = HostValues(found, touched, code, moving, covered)
-    guard = Guard((*tensors, *values.expected()))
+    if context.plan.trains:
+        moving |= {f"{place.name}.grad" for place, _ in found.tensors}
+    trains = context.plan.trains or any(_OPTIMIZERS in each.co_filename for each in graphs.code.codes)
+    training = list(expected_of_training(found, _held(covered))) if trains else []
+    values = HostValues(found, touched, code, moving, covered, group_containers(found) if trains else ())
+    guard = Guard((*tensors, *values.expected(), *training))
     context.warn(*(f"{name} is too large to be compared on every run: do not change it" for name in values.unwatched))
     return guard
+
+
+def _held(places: Iterable[Place]) -> Iterator[tuple[Place, torch.Tensor]]:
+    """The places that hold a tensor, with it."""
+    for place in places:
+        held = place.get()
+        if isinstance(held, torch.Tensor):
+            yield place, held
 
 
 def _places(context: Context, graphs: GraphSet, found: Reach) -> list[tuple[list[Place], torch.Tensor]]:
@@ -66,4 +83,5 @@ def _own_storages(context: Context, graphs: GraphSet) -> frozenset[int]:
     """Storages that graphspec itself allocated."""
     statics = [buffer.whole for buffer in context.buffers.static.values()]
     copies = [tensor for copy in graphs.copies.values() for tensor in copy.tensors]
-    return frozenset(tensor.untyped_storage()._cdata for tensor in (*statics, *copies))
+    own = frozenset(tensor.untyped_storage()._cdata for tensor in (*statics, *copies))
+    return own | context.gradients.storages

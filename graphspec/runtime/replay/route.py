@@ -151,7 +151,8 @@ class _Binder:
                 self.foreign.append(self._foreign(region.name, wire, self._address(wire), eager=False))
         results = [self._result(captured, name) for name in wanted if name in captured.outputs]
         crossing = {name: self._graph_made(captured, name) for name in region.outputs if name in memory.crossing}
-        return GraphStep(captured, memory, results, self._holders(region, captured), crossing)
+        bound = self._context.regions[region.name].bound() if region.declared.bind else ()
+        return GraphStep(captured, memory, results, self._holders(region, captured), crossing, bound)
 
     def _holders(self, region: plans.RegionPlan, captured: CapturedRegion) -> Holders | None:
         if not self._route.with_eager and not self._memory.lends:

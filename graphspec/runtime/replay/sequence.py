@@ -156,7 +156,7 @@ class BoundSequence:
 
     def _miss(self, request: Request) -> dict[str, Any]:
         if not self._falls_back:
-            raise self._reader.no_bucket(request.sizes)
+            raise self._reader.no_bucket(request.asked)
         self._opened.stats.fallbacks += 1
         return run_eagerly(self._context, self._memory, self.plan, request)
 

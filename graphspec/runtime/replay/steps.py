@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from graphspec.errors import GraphSpecError, ReplayError
 from graphspec.plan import BufferPlan, RegionPlan
 from graphspec.runtime.opened.context import CapturedRegion
-from graphspec.runtime.opened.regions import BoundRegion
+from graphspec.runtime.opened.regions import BoundRegion, write_bound
 from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.replay.holders import Holders
 from graphspec.runtime.replay.moving import Moving, Sizes
@@ -46,9 +47,23 @@ class Result:
 
 
 class GraphStep:
-    """Replays one graph, and copies its results out right after. ``crossing`` is what later runs may read of it."""
+    """Replays one graph, and copies its results out right after. ``crossing`` is what later runs may read of it.
 
-    __slots__ = ("_captured", "_clock", "_crossing", "_holders", "_memory", "_replay", "_results", "_stamp", "region")
+    ``bound`` are tensors that a param is written into before.
+    """
+
+    __slots__ = (
+        "_bound",
+        "_captured",
+        "_clock",
+        "_crossing",
+        "_holders",
+        "_memory",
+        "_replay",
+        "_results",
+        "_stamp",
+        "region",
+    )
 
     def __init__(
         self,
@@ -57,10 +72,14 @@ class GraphStep:
         results: list[Result],
         holders: Holders | None,
         crossing: Mapping[str, Made],
+        bound: Sequence[tuple[torch.Tensor, str]] = (),
     ) -> None:
+        self._bound = bound
         self.region = captured.plan.region
         self._captured = captured
         self._replay = captured.graph.replay
+        if (gradients := captured.gradients) is not None:
+            self._replay = partial(gradients.around, captured.graph.replay)
         self._stamp = captured.homes.stamp
         self._clock = memory.clock
         self._memory = memory
@@ -72,6 +91,8 @@ class GraphStep:
         """Refresh the update slots, replay, and take the results. Raises ReplayError for an operator that failed."""
         if self._captured.bindings:
             self._captured.refresh(moving.params)
+        if self._bound:
+            write_bound(self._bound, moving.params)
         holders = self._holders
         if holders is not None and not (holders.always or self._memory.busy):
             holders = None
@@ -156,6 +177,7 @@ class EagerStep:
     def run(self, moving: Moving) -> None:
         """Gather what the region reads, call it, hand on what it returns."""
         memory, targets = self._memory, self._reach.targets
+        write_bound(self._bound.bound(), moving.params)
         with SharedModel.inside():
             returned = self._bound({wire.value: self._read(wire.value, moving) for wire in self._plan.reads})
         memory.flush()

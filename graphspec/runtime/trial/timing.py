@@ -12,7 +12,7 @@ import torch
 
 from graphspec.report.run_values import Timing
 from graphspec.runtime.building.build import call_user_code
-from graphspec.runtime.trial.cases import Case
+from graphspec.runtime.padding.cases import Case
 from graphspec.runtime.trial.rounds import Rounds
 from graphspec.runtime.trial.subject import Progress, Subject
 

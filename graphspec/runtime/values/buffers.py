@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, MutableMapping
 from functools import cached_property
@@ -207,6 +208,22 @@ class Buffers:
         owned = [(name, tensor) for name, tensors in self.owned.items() for tensor in tensors.values()]
         return [(name, tensor) for name, tensor in found + owned if self._plan.buffers[name].shape is not None]
 
+    def kept_rows(self, model: Any) -> dict[int, frozenset[str]]:
+        """The bucketed dims of the states that the model owns, by storage: their other rows are kept from run to run.
+
+        All dims are, of one with slots that padded rows may write.
+        """
+        scratch = {name for region in self._plan.regions.values() for name in region.declared.pad_rows}
+        found: dict[int, frozenset[str]] = {}
+        for name, buffer in self._plan.buffers.items():
+            if buffer.declared.attr is None:
+                continue
+            dims = frozenset(self._plan.dims) if name in scratch else frozenset(buffer.dims)
+            with contextlib.suppress(ModelError):  # said where states are looked for
+                for tensor in owned_tensors(model, buffer.declared).values():
+                    found[tensor.untyped_storage()._cdata] = dims
+        return found
+
     def poison(self) -> None:
         """Fill every input buffer with NaN, or minus one."""
         for buffer in self.static.values():
@@ -221,18 +238,34 @@ class Buffers:
                 tensor.copy_(initial)
 
     def _check_owned(self, buffer: language.Buffer, path: str, tensor: torch.Tensor) -> None:
-        """A declared shape says which axes of the model's own tensor are bucketed, so it must be the tensor's."""
-        largest = self._plan.buffers[buffer.name].largest
-        if buffer.shape is not None and tuple(tensor.shape) != largest:
+        """A declared shape says which axes of the model's own tensor are bucketed, so it must be the tensor's.
+
+        Where it is bucketed, the tensor may have more rows than the largest bucket; and it has those of `pad_rows`.
+        """
+        largest, shape = self._plan.buffers[buffer.name].largest, tuple(tensor.shape)
+        if buffer.shape is not None and largest is not None and not _holds(shape, buffer.shape, largest):
             declared = ", ".join(map(str, buffer.shape))
-            message = f"state '{buffer.name}' is declared [{declared}], and {path} has the shape {list(tensor.shape)}"
-            raise ModelError(message, hint=f"at the largest buckets it must be {list(largest or ())}")
+            message = f"state '{buffer.name}' is declared [{declared}], and {path} has the shape {list(shape)}"
+            raise ModelError(message, hint=f"at the largest buckets it must be {list(largest)}, or have more such rows")
+        named = (region.declared.pad_rows.get(buffer.name, ()) for region in self._plan.regions.values())
+        beyond = max((row for rows in named for row in rows), default=-1)
+        if beyond >= (shape[0] if shape else 0) and beyond >= 0:
+            message = f"`pad_rows` names row {beyond} of state '{buffer.name}', and {path} has the shape {list(shape)}"
+            raise ModelError(message, hint="its rows are those along the first axis, from 0 on")
         if buffer.name in self._plan.conditions and (tensor.dtype != torch.bool or tensor.numel() != 1):
             message = f"a loop goes by '{buffer.name}', and {path} is {list(tensor.shape)} of {tensor.dtype}"
             raise ModelError(message, hint="name a tensor of one bool")
 
     def _remember(self, name: str, state: torch.Tensor) -> None:
         self._initial[name] = (state, state.detach().clone())
+
+
+def _holds(shape: tuple[int, ...], declared: language.Shape, largest: tuple[int, ...]) -> bool:
+    """Whether a tensor has the rows of the largest buckets, and is as declared along every other axis."""
+    return len(shape) == len(largest) and all(
+        have == want or (have > want and isinstance(axis, language.DimSize))
+        for have, want, axis in zip(shape, largest, declared, strict=True)
+    )
 
 
 def _refuse_too_large(plan: plans.Plan) -> None:

@@ -136,6 +136,12 @@ class Memory:
             if lent is not None and lent.held():
                 lent.move_out()  # also a result that is read late: the graph's memory may be freed
 
+    def vanish(self) -> None:
+        """Nothing that this memory saw has happened: no block knows of it any more."""
+        gone = {*self._stamps.values(), *self._outside.values()}
+        for block in self._static:
+            block.makers = [stamp for stamp in block.makers if stamp not in gone]
+
     # -- what eager regions hold
 
     def lend(self, place: Lendable) -> torch.Tensor:

@@ -15,29 +15,33 @@ import torch
 from graphspec.plan import Plan
 from graphspec.runtime.holdings.preserve import Session, preserve
 from graphspec.runtime.opened.states import States
-from graphspec.runtime.values.axes import Axes
 
 Saved = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 class Carried:
-    """Every tensor that carries something over, by the name a message gives it."""
+    """Every tensor that carries something over, by the name a message gives it.
+
+    All of each is compared: the runtime keeps the rows of states that a run has no real rows for, and in what no state
+    declares nobody can say which rows they are. Only what `pad_rows` names is anybody's.
+    """
 
     def __init__(self, plan: Plan, states: States, others: Mapping[str, torch.Tensor]) -> None:
         """``others`` are tensors of the model that a run writes; see `written`."""
-        self._declared = {
+        declared = {
             path if path != name else f"state {name}": (name, tensor)
             for name in states
             for path, tensor in states.tensors(name).items()
         }
-        self._buffers = plan.buffers
-        self._largest = {dim: size for dim, size in _largest(plan).items() if size > 1}
-        known = {_storage(tensor) for _, tensor in self._declared.values()}
-        self._others = {name: tensor for name, tensor in others.items() if _storage(tensor) not in known}
+        known = {_storage(tensor) for _, tensor in declared.values()}
+        self._tensors = {label: tensor for label, (_, tensor) in declared.items()}
+        self._tensors |= {name: tensor for name, tensor in others.items() if _storage(tensor) not in known}
+        scratch = scratch_rows(plan)
+        self._scratch = {label: scratch[name] for label, (name, _) in declared.items() if name in scratch}
 
     def save(self) -> Saved:
         """Every tensor with a copy of its content."""
-        return [(tensor, tensor.detach().clone()) for tensor in self._tensors().values()]
+        return [(tensor, tensor.detach().clone()) for tensor in self._tensors.values()]
 
     def restore(self, saved: Saved) -> None:
         """Put back what `save` returned."""
@@ -45,51 +49,26 @@ class Carried:
             for tensor, content in saved:
                 tensor.copy_(content)
 
-    def contents(self, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
-        """A copy of each tensor after a run of these real sizes.
-
-        Rows that the bucket only padded are cut off in tensors that the model owns. In others the runtime keeps them
-        as they were, so they are compared too.
-        """
-        static = {label for label, (name, _) in self._declared.items() if self._buffers[name].declared.attr is None}
-        return {
-            label: (tensor if label in static else self._cut(label, tensor, sizes)).detach().clone()
-            for label, tensor in self._tensors().items()
-        }
-
-    def real_rows(self, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
-        """A copy of the real rows of each tensor."""
-        return {label: self._cut(label, tensor, sizes).detach().clone() for label, tensor in self._tensors().items()}
-
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        return {**{label: tensor for label, (_, tensor) in self._declared.items()}, **self._others}
-
-    def _cut(self, label: str, tensor: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
-        for axis, (dim, factor) in self._axes(label, tensor).items():
-            if dim in sizes:
-                tensor = tensor.narrow(axis, 0, min(factor * sizes[dim], tensor.shape[axis]))
-        return tensor
-
-    def _axes(self, label: str, tensor: torch.Tensor) -> Mapping[int, tuple[str, int]]:
-        """The axes that stand for a bucketed dim: declared, else the first axis as long as the dim's largest size."""
-        shape = self._buffers[self._declared[label][0]].shape if label in self._declared else None
-        if shape is not None:
-            return {i: scaled for i, scaled in Axes.declared(shape).scaled.items() if scaled[0] in self._largest}
-        lengths = list(tensor.shape)
-        return {lengths.index(size): (dim, 1) for dim, size in self._largest.items() if size in lengths}
+    def contents(self) -> dict[str, torch.Tensor]:
+        """A copy of each tensor, with zeros in the rows that padded rows may write."""
+        found = {label: tensor.detach().clone() for label, tensor in self._tensors.items()}
+        for label, rows in self._scratch.items():
+            found[label] = found[label].index_fill(0, torch.tensor(rows, device=found[label].device), 0)
+        return found
 
 
-def _largest(plan: Plan) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for bucket in plan.buckets:
-        for dim, size in bucket.sizes:
-            sizes[dim] = max(size, sizes.get(dim, 0))
-    return sizes
+def scratch_rows(plan: Plan) -> dict[str, tuple[int, ...]]:
+    """The rows of states that some region's padded rows may write (`pad_rows`)."""
+    found: dict[str, tuple[int, ...]] = {}
+    for region in plan.regions.values():
+        for state, rows in region.declared.pad_rows.items():
+            found[state] = tuple(dict.fromkeys((*found.get(state, ()), *rows)))
+    return found
 
 
-def written(session: Session) -> dict[str, torch.Tensor]:
-    """The tensors that were written within a session until now, one name for each storage."""
-    names = set(session.changes().written)
+def written(session: Session, before: Iterable[str] = ()) -> dict[str, torch.Tensor]:
+    """The tensors written in a session since its last rewind, and those of ``before``: one name for each storage."""
+    names = {*session.changes().written, *before}
     found: dict[int, tuple[str, torch.Tensor]] = {}
     for slot, tensor in session.reach.tensors:
         if slot.name in names:

@@ -49,7 +49,7 @@ class Net:
             ambient = Ambient.take(generators)
             results = owned(sequence.repeated(request))
             carried = Carried(plan, self._states, written(session))
-            expected = {**results, **carried.contents(request.sizes)}
+            expected = {**results, **carried.contents()}
             random = ambient.drawn()
             session.keep(expected)
         before, ambient = carried.save(), Ambient.take(generators)
@@ -59,7 +59,7 @@ class Net:
         padded = _padded(plan, request)
         if not (random and padded):
             tolerance = Tolerance.of(plan.check, resized=padded)
-            found = compare(expected, {**owned(came), **carried.contents(request.sizes)}, tolerance)
+            found = compare(expected, {**owned(came), **carried.contents()}, tolerance)
             self._stats.verified += 1
             if found.first is not None:
                 carried.restore(before)
