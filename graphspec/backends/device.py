@@ -24,14 +24,13 @@ from graphspec.spec import CaptureOptions
 class DeviceGraph:
     """One captured device graph, with the tensors on its memory that must outlive the capture."""
 
-    compile_s: float | None = None
-
     def __init__(
         self, backend: DeviceBackend, request: CaptureRequest, graph: Any, recording: Recording, outputs: Any
     ) -> None:
         self._module, self._device = backend.module, backend.device
         self._current_device = backend.current_device()
         self.request = request
+        self.compile_s = request.compile_s
         self.graph = graph
         self.recording = recording
         self.outputs = tuple(output.detach() for output in outputs)
@@ -68,6 +67,7 @@ class DeviceBackend:
     """Captures into device graphs. ``module`` is ``torch.cuda`` or ``torch.npu``."""
 
     name = "device"
+    compiles_recordings = False
 
     def __init__(self, module: Any, index: int, options: CaptureOptions) -> None:
         self.module = module
@@ -145,7 +145,7 @@ class DeviceBackend:
         if pool is None:
             pool = self._pools[request.graph.pool] = self.module.graph_pool_handle()
         graph = self.new_graph()
-        recorder = Recorder(request.graph.region, request.names)
+        recorder = Recorder(request.graph.region, request.names, compiled=request.compiler is not None)
         outputs = self._record(request, graph, pool, recorder)
         captured = self.captured(request, graph, recorder.recording, outputs)
         self._round.append(captured)

@@ -1,4 +1,4 @@
-"""GS602 to GS607, GS790, GS791: regions that a compiler works on."""
+"""GS602 to GS607, GS790 to GS792: regions that a compiler works on."""
 
 from __future__ import annotations
 
@@ -36,6 +36,9 @@ CODES: Final = (
          "Compiled kernels draw other numbers than eager does from the same seed, so that nothing could be compared.",
          "compile: {backend: inductor}  # the region calls dropout",
          "compile: {backend: inductor, options: {fallback_random: true}}"),
+    Code("GS792", "A compiler took away an operator that is updated.",
+         "It joined several into one, or replaced it by another, so that an argument to refresh is gone. Counted are"
+         " the calls of the uncompiled callable and those of the compiled one."),
     Code("GS791", "A compiled region does what the compiler cannot be given.",
          "The region is recorded, and the recording is compiled to one library whose arguments are the tensors it reads"
          " and writes. The message says what does not fit into that.",

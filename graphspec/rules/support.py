@@ -22,7 +22,7 @@ NOT_YET: Final[tuple[tuple[str, object, str], ...]] = (
     ("allow_unused", True, f"remove it: {_TRAINING}"),
 )
 #: The compilers that some backend runs.
-BUILT: Final = frozenset({"inductor"})
+BUILT: Final = frozenset({"inductor", "npugraph_ex"})
 
 
 def not_yet(spec: Spec) -> Iterator[Diagnostic]:

@@ -101,6 +101,7 @@ class CpuBackend:
     """Graphs on the CPU. ``replayer`` forces one way of issuing; ``auto`` takes C++ where it proves right."""
 
     name = "cpu"
+    compiles_recordings = True
 
     def __init__(self, replayer: Literal["auto", "interpreter", "python"] = "auto") -> None:
         self.device = torch.device("cpu")
