@@ -87,7 +87,7 @@ def open(  # noqa: A001
     ``path`` may also be a `Spec`. ``device`` overrides the spec's. With ``capture=False`` nothing is captured until
     `Runner.capture`. Raises a subclass of GraphSpecError.
     """
-    from graphspec.runtime.devices import device_name
+    from graphspec.runtime.building.devices import device_name
     from graphspec.runtime.runner import open_spec
 
     return open_spec(path, model=model, device=None if device is None else device_name(device), capture=capture)
@@ -99,7 +99,7 @@ def apply(model: Any, path: str | Path | Spec, *, device: str | torch.device | N
     The first pass over the model runs eagerly and teaches what is called; the next is captured. ``device`` overrides
     the spec's; `auto` is where the model is. Raises a subclass of GraphSpecError.
     """
-    from graphspec.runtime.devices import device_name
+    from graphspec.runtime.building.devices import device_name
     from graphspec.runtime.inline.applied import apply_spec
 
     return apply_spec(model, path, device=None if device is None else device_name(device))

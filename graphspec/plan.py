@@ -183,8 +183,8 @@ class Span:
 class BufferPlan:
     """A static buffer or declared output: its symbolic shape, and the one allocation all its buckets share.
 
-    ``largest`` is the shape at the largest size of each dim, ``bytes`` its size; both None for a state that the model
-    owns (``attr``), and for an output whose shape is not declared. ``static`` False: an output that lives in the memory
+    ``largest`` is the shape at the largest size of each dim, ``bytes`` its size; None for what the model owns
+    (``attr``), and for an output whose shape is not declared. ``static`` False: an output that lives in the memory
     of its graphs, one address a bucket, and is allocated by no one else. ``source``: the host value it is a copy of.
     """
 
@@ -288,6 +288,7 @@ class Plan:
     model: Model = field(default=Model(""), compare=False, repr=False)
     folder: Path = field(default=Path(), compare=False, repr=False)
     seed: int = field(default=0, compare=False, repr=False)
+    sample: str | None = field(default=None, compare=False, repr=False)
     capture: CaptureOptions = field(default=CaptureOptions(), compare=False, repr=False)
     check: CheckOptions = field(default=CheckOptions(), compare=False, repr=False)
     npu: NpuOptions = field(default=NpuOptions(), compare=False, repr=False)

@@ -28,7 +28,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
 
 from rows import Row, table
 
-from graphspec.runtime.devices import without_broken_torch_npu
+from graphspec.runtime.building.devices import without_broken_torch_npu
 
 MODEL_TYPES_LEFT_OUT = {"timm_backbone", "timm_wrapper"}  # need a package that is not installed
 

@@ -118,8 +118,9 @@ def _execute(plan: Plan, device: str | None, options: RunOptions, progress: Prog
     def compiling(graph: Any) -> None:
         progress(" ".join(filter(None, ("compile", graph.region, str(graph.bucket)))), done, total)
 
-    opened = open_spec(plan, device=device, progress=capturing, capture=False, compile=compiled, compiling=compiling)
-    with opened as runner:
+    with open_spec(
+        plan, device=device, progress=capturing, compile=compiled, compiling=compiling, capture=False
+    ) as runner:
         runner.capture(padding=not options.check)  # the check shows more, on other inputs and at every size
         return execute(runner, options, progress)
 

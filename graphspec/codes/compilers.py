@@ -1,4 +1,4 @@
-"""GS602 to GS607, GS790 to GS792: regions that a compiler works on."""
+"""GS602 to GS607, GS770 to GS772: regions that a compiler works on."""
 
 from __future__ import annotations
 
@@ -32,16 +32,18 @@ CODES: Final = (
          " refresh before a replay.",
          "compile: {backend: inductor}\nupdates: [{op: aten::mul, arg: other, from: scale}]",
          "compile: {backend: inductor}  # and params: {scale: {type: float, specialize: true}}"),
-    Code("GS790", "A compiled region draws random numbers.",
+    Code("GS770", "A compiled region draws random numbers.",
          "Compiled kernels draw other numbers than eager does from the same seed, so that nothing could be compared.",
          "compile: {backend: inductor}  # the region calls dropout",
          "compile: {backend: inductor, options: {fallback_random: true}}"),
-    Code("GS792", "A compiler took away an operator that is updated.",
-         "It joined several into one, or replaced it by another, so that an argument to refresh is gone. Counted are"
-         " the calls of the uncompiled callable and those of the compiled one."),
-    Code("GS791", "A compiled region does what the compiler cannot be given.",
+    Code("GS771", "A compiled region does what the compiler cannot be given.",
          "The region is recorded, and the recording is compiled to one library whose arguments are the tensors it reads"
          " and writes. The message says what does not fit into that.",
          "compile: {backend: inductor}  # in the region: x.add(torch.rand(4, generator=self.noise))",
          "compile: {backend: inductor}  # and noise: {shape: [4], dtype: float32}, an input"),
+    Code("GS772", "A compiler took away an operator that is updated.",
+         "It joined several into one, or replaced it by another, so that an argument to refresh is gone. Counted are"
+         " the calls of the uncompiled callable and those of the compiled one.",
+         "compile: {backend: npugraph_ex, options: {post_grad_custom_pre_pass: passes.py:merge}}  # two become one",
+         "compile: {backend: npugraph_ex}"),
 )  # fmt: skip

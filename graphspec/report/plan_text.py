@@ -118,7 +118,7 @@ def _axes(shape: Iterable[object] | None) -> str:
 
 def _size(buffer: BufferPlan) -> str:
     if buffer.bytes is None:
-        return "owned by the model" if buffer.role == "state" else ""
+        return "" if buffer.role in ("output", "intermediate") else "owned by the model"
     return human_bytes(buffer.bytes) + ("" if buffer.static else " in its graph's pool")
 
 

@@ -29,7 +29,7 @@ def render(report: RunReport, paint: Paint = plain) -> str:
         list(_check(report.check, paint)),
         list(_speed(report)),
         table("results", ("dtype", "shape", "mean"), (_output(*item) for item in report.outputs.items())),
-        [f"warning: {warning}" for warning in report.warnings],
+        [warning if "warning[" in warning else f"warning: {warning}" for warning in report.warnings],
     )
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
 

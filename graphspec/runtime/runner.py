@@ -18,8 +18,8 @@ from graphspec.errors import DeviceError, InputError, MismatchError, ReplayError
 from graphspec.loading import load_plan
 from graphspec.plan import Bucket
 from graphspec.runtime.building.build import build_model, refuse_other_devices, refuse_other_modes
+from graphspec.runtime.building.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.building.weights import load_weights, read_weights
-from graphspec.runtime.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.hazards import capturing
 from graphspec.runtime.holdings.storages import outside_inference
 from graphspec.runtime.inline.applied import Applied
@@ -74,7 +74,8 @@ def open_spec(
             refuse_other_modes(model, plan)
             regions, wrong = bind_regions(plan, built)
             _refuse_unbound(plan, wrong)
-            context = Context(plan, built, regions, buffers, backend, warnings, compiling or (lambda _: None))
+            buffers.adopt_inputs(built)
+            context = Context(plan, built, regions, buffers, backend, warnings, compiling=compiling or (lambda _: None))
             runner = Runner(context, progress)
         if capture:
             runner.capture()
@@ -159,8 +160,13 @@ class Runner:
         context, plan = self._context, self[sequence].plan
         full = {**dict(plan.buckets[-1].sizes), **(sizes or {})}
         made: dict[str, Any] = dict(context.sample_inputs(plan.inputs, full, seed))
-        params = context.default_params(Bucket(tuple(full.items())), {})
+        params = context.default_params(Bucket(tuple(full.items())), {}, seed)
         return made | {name: params[name] for name in plan.params}
+
+    @property
+    def exemplary(self) -> frozenset[str]:
+        """The params that samples take from an example of the spec (`sample: {make: ...}`), with what fits them."""
+        return frozenset(self._context.examples.params)
 
     def reset(self) -> None:
         """Put every state back to its initial content."""

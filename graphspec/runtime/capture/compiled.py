@@ -28,9 +28,7 @@ from torch.utils._python_dispatch import is_in_any_mode_without_ignore_compile_i
 from graphspec.backends.updates import bind_updates
 from graphspec.compilers import COMPILERS
 from graphspec.errors import CaptureError, Diagnostic, HazardError, ModelError
-from graphspec.finding import placed
 from graphspec.plan import Bucket, Event
-from graphspec.recording.calls import Recording
 from graphspec.runtime.holdings.preserve import Session
 from graphspec.runtime.importing.references import import_object
 from graphspec.runtime.laws import registry as laws
@@ -104,7 +102,7 @@ class CompiledRegions:
             key = seen.region, seen.bucket
             if key in self._callables:
                 self._rehearsed[key] = seen
-                found += self._counted(seen, uncompiled[key])
+                found += laws.judge_compiled(self._opened(), uncompiled[key], seen)
         if found:
             raise HazardError(dict.fromkeys(found))
 
@@ -155,21 +153,6 @@ class CompiledRegions:
         taken, probes = self._rehearser.calls.taken(event.region), self._symbols.probes(first)
         pair = Pair(one, other, (first, again.params), bindings, taken, probes, self._symbols.passed(event))
         return laws.judge_pair(self._opened(), pair)
-
-    def _counted(self, seen: Observation, uncompiled: Observation) -> Iterator[Diagnostic]:
-        """GS792: an updated operator that the compiler joined with another, or took away."""
-        region = self._context.plan.regions[seen.region].declared
-        for number, update in enumerate(region.updates):
-            name = update.op.partition(".")[0]
-            before, after = (_count(name, each.recording) for each in (uncompiled, seen))
-            if before != after:
-                message = (
-                    f"region '{seen.region}': {name} is called {before} times, and compiled {after} times: a pass of "
-                    "the compiler took it away, and with it the update"
-                )
-                path = ("regions", seen.region, "updates", number)
-                found = Diagnostic("GS792", message, path=path, hint="switch that pass off under `compile: {options}`")
-                yield placed(self._context.plan.document, found)
 
 
 def compiled(function: Callable[..., Any], region: Region, folder: Path) -> Callable[..., Any]:
@@ -226,10 +209,6 @@ def _resolved(asked: Compile, folder: Path) -> dict[str, Any]:
         name: import_object(value, folder) if known[name].kind == "function" else value
         for name, value in asked.options.items()
     }
-
-
-def _count(name: str, recording: Recording) -> int:
-    return sum(call.name.partition(".")[0] == name for call in recording.calls)
 
 
 def _raise_ended(run: Rehearsal) -> None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -33,6 +34,7 @@ from graphspec.runtime.holdings.storages import outside_autocast, quiet
 from graphspec.runtime.laws import registry as laws
 from graphspec.runtime.laws.evidence import Facts, Pair, Resized
 from graphspec.runtime.laws.host_state import rebound
+from graphspec.runtime.opened.binds import Counter
 from graphspec.runtime.opened.context import CapturedRegion, Context, GraphSet, Progress
 from graphspec.runtime.rehearsal.calls import PassValues
 from graphspec.runtime.rehearsal.observation import NO_CHANGES, EagerCall, Observation, Rehearsal
@@ -79,7 +81,7 @@ def _ask(context: Context, found: Iterable[Diagnostic]) -> None:
     found = list(found)
     if refused := laws.refused(found):
         raise HazardError(dict.fromkeys(refused))
-    context.warn(*(_warning(each) for each in found))
+    context.warn(*map(str, found))
 
 
 class _Capture:
@@ -196,7 +198,7 @@ class _Capture:
         found += [each for _, each in self._symbols.trace(events, run)]
         if refused := laws.refused(found):  # the largest bucket shows what the others would repeat
             raise HazardError(dict.fromkeys(refused))
-        self._context.warn(*(_warning(each) for each in found))
+        self._context.warn(*map(str, found))
 
     def _refuse_written_rows(self) -> None:
         """Raise HazardError for what two buckets that differ in one dim show of rows that a bucket adds."""
@@ -306,7 +308,7 @@ class _Capture:
         seen = see(captured.recording, trees)
         gradients = self._held_gradients(seen, captured, new) if region.trains else None
         self._set.regions[event.region, event.bucket] = CapturedRegion(
-            graph, captured, outputs, bindings, homes, taken, gradients
+            graph, captured, outputs, bindings, homes, taken, gradients, _left(context, event.region)
         )
         if (rehearsed := self._compiled.of(event)) is not None:  # its params are proven: these are the same
             pair = Pair(rehearsed, seen, (values.params, values.params), bindings, probes=self._symbols.probes(other))
@@ -390,6 +392,11 @@ class _Capture:
                         raise HazardError(found)
 
 
+def _left(context: Context, region: str) -> list[tuple[Counter, Any]]:
+    """What a call has just left in the numbers of the host that are bound to params."""
+    return [(each, each.read()) for each in context.regions[region].bound() if isinstance(each, Counter)]
+
+
 def _copies_into(results: dict[_Key, Results], event: Event, trees: Mapping[str, Tree]) -> None:
     """Keep copies of what a call returned, before another one may write into it."""
     with quiet():
@@ -412,11 +419,6 @@ def _raise_ended(run: Rehearsal, found: Sequence[Diagnostic]) -> None:
     raise kind(refused) from error
 
 
-def _warning(found: Diagnostic) -> str:
-    """A warning of a law in `Runner.warnings`; those of the host's state have no place to say."""
-    return found.message if found.code == "GS745" else str(found)
-
-
 def _held(trees: Mapping[str, Tree], last: Mapping[str, int | None], graph: Graph) -> Callable[[int], float]:
     """Until which capture of its pool each output of a graph is held, by the output's position."""
 
@@ -436,7 +438,9 @@ def _refuse_over_budget(context: Context) -> None:
     if budget is None:
         return
     parts = {f"pool '{pool}'": size for pool, size in context.backend.pool_bytes().items()}
-    parts["the static buffers"] = sum(buffer.whole.nbytes for buffer in context.buffers.static.values())
+    parts["the static buffers"] = sum(
+        buffer.whole.nbytes for buffer in context.buffers.static.values() if buffer.declared.attr is None
+    )
     total = sum(parts.values())
     if total > budget:
         shown = ", ".join(f"{name} {human_bytes(size)}" for name, size in sorted(parts.items(), key=lambda it: -it[1]))

@@ -20,7 +20,7 @@ from graphspec.finding import placed
 from graphspec.loading import load_plan
 from graphspec.plan import Bucket, Plan
 from graphspec.runtime.building.build import refuse_other_devices
-from graphspec.runtime.devices import open_backend, without_broken_torch_npu
+from graphspec.runtime.building.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.hazards import capturing
 from graphspec.runtime.hazards.surroundings import transform
 from graphspec.runtime.inline.arguments import Arguments

@@ -7,7 +7,8 @@ A new law is a function in this folder, a line here, its code in ``graphspec.cod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -34,7 +35,7 @@ from graphspec.runtime.rehearsal.observation import Observation, Rehearsal
 #: params, with no rewind between, so that whatever differs was left by the first.
 Evidence = Literal[
     "call", "captured call", "pass", "captured pass", "pair", "runs", "next run", "first call", "sizes",
-    "captured sizes", "padded run",
+    "captured sizes", "padded run", "compiled call",
 ]  # fmt: skip
 
 
@@ -53,6 +54,9 @@ class Law:
 
 
 #: In the order in which they are asked.
+#: The number of a layer in a name: `model.layers.3.cache`, `caches[3]`.
+_NUMBER = re.compile(r"(?<=[a-zA-Z_]\.)\d+\b|(?<=\[)\d+(?=\])")
+
 LAWS: tuple[Law, ...] = (
     Law("call", results.hazards, tuple(results.HAZARD_CODES)),
     Law("call", params.unfit_updates, ("GS510",)),
@@ -69,8 +73,9 @@ LAWS: tuple[Law, ...] = (
     Law("call", host_tensors.off_the_device, ("GS746",)),
     Law("call", results.misfits, ("GS742",)),
     Law("call", gradients.found_gradients, ("GS760",)),
-    Law("call", compiled.random_numbers, ("GS790",)),
-    Law("call", compiled.uncompilable, ("GS791",)),
+    Law("call", compiled.random_numbers, ("GS770",)),
+    Law("call", compiled.uncompilable, ("GS771",)),
+    Law("compiled call", compiled.lost_updates, ("GS772",)),
     Law("pass", results.ended_calls, ("GS740", "GS741", "GS742", "GS743", "GS744", "GS748", "GS749")),
     Law("pass", memory.reshaped_by_eager, ("GS751",)),
     Law("pass", host_state.changed_host_values, ("GS725",), also="captured pass"),
@@ -101,6 +106,11 @@ def judge_pass(opened: Facts, run: Rehearsal) -> list[Diagnostic]:
 def judge_pair(opened: Facts, pair: Pair) -> list[Diagnostic]:
     """What the laws find in two calls of a region."""
     return _asked(opened.plan, pair.region, "pair", opened, pair)
+
+
+def judge_compiled(opened: Facts, uncompiled: Observation, seen: Observation) -> list[Diagnostic]:
+    """What the laws find in a compiled call of a region, beside an uncompiled one on the same inputs and params."""
+    return _asked(opened.plan, seen.region, "compiled call", opened, uncompiled, seen)
 
 
 def judge_next_run(opened: Facts, first: Rehearsal, following: Rehearsal) -> list[Diagnostic]:
@@ -160,7 +170,28 @@ def _asked(plan: Plan, region: str, asks: Evidence, *evidence: Any) -> list[Diag
     for law in LAWS:
         if asks in (law.asks, law.also) and not (law.last and found):
             found += (_at_its_place(plan, region, each) for each in law.judge(*evidence))
-    return found
+    return _counted(found)
+
+
+def _counted(found: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Findings that differ by the number in a name, as those of a model's layers do, as one with a count."""
+    groups: dict[tuple[object, ...], list[Diagnostic]] = {}
+    for each in found:
+        place = (each.code, each.severity, each.file, each.line, each.path)
+        groups.setdefault((*place, _NUMBER.sub("#", each.message)), []).append(each)
+    return [_one_of(group) for group in groups.values()]
+
+
+def _one_of(group: Sequence[Diagnostic]) -> Diagnostic:
+    first, *others = group
+    messages = {each.message for each in group}
+    if len(messages) == 1:
+        return first
+    words = first.message.split(" ")
+    differing = next(at for at, word in enumerate(words) if any(each.split(" ")[at] != word for each in messages))
+    names = {each.message.split(" ")[differing] for each in others} - {words[differing]}
+    words[differing] += f" (and {len(names)} more like it)"
+    return replace(first, message=" ".join(words))
 
 
 def _at_its_place(plan: Plan, region: str, found: Diagnostic) -> Diagnostic:

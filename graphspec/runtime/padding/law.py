@@ -89,7 +89,12 @@ class _Stage:
         self._context = context
         self._graphs = graphs
         self._session = session
-        self._memory = memory = Memory(context.plan, context.buffers, context.shared.clock)
+        self._memory = memory = Memory(
+            context.plan,
+            context.buffers,
+            context.shared.clock,
+            aliases=False,  # a rewind knows storages, not memory
+        )
         self._states = States(context.plan, context.buffers, memory, context.shared)
         gate = Gate(context.backend, context.shared)
         gate.captured = True
@@ -245,7 +250,8 @@ def _before(plan: Plan, name: str) -> list[str]:
         for step in plan.sequences[sequence].steps:
             region = plan.regions[step]
             for wire in region.reads:
-                if wire.producer is None or wire.value in made or wire.producer not in makers:
+                state = wire.value in plan.buffers and plan.buffers[wire.value].role == "state"
+                if wire.producer is None or wire.value in made or wire.producer not in makers or state:
                     continue
                 other = makers[wire.producer]
                 if other not in (name, sequence, *needed):

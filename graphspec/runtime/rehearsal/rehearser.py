@@ -18,7 +18,9 @@ from graphspec.recording.source import ModuleNames
 from graphspec.runtime.hazards import TraceEnded, Watch, inside_capture, watch
 from graphspec.runtime.hazards.fake import lacks_value
 from graphspec.runtime.holdings.code_names import CodeNames
+from graphspec.runtime.holdings.preserve import Changes
 from graphspec.runtime.holdings.storages import Layout, layout_of
+from graphspec.runtime.opened.binds import Counter
 from graphspec.runtime.opened.context import Context
 from graphspec.runtime.opened.regions import attribute
 from graphspec.runtime.rehearsal.calls import PassValues, RegionCalls
@@ -127,7 +129,7 @@ class Rehearser:
                     if not self.world.goes_on:
                         break
                     self.calls.declare_all(event.region, values)
-            left = self.world.changes().rebound if moved else ()
+            left = self._changes().rebound if moved else ()
         loaded = self.eager_code.loaded() if eager is None else frozenset[str]()
         return Rehearsal(bucket, values.params, tuple(seen), loaded, left)
 
@@ -167,7 +169,7 @@ class Rehearser:
         before = self._layouts(event, values)
         with self.eager_code.watching():
             seen = self._called(event, values)
-        changes = self.world.changes()
+        changes = self._changes()
         changed = {change.name for change in changes.rebound} | ({"host random"} if changes.host_random else set())
         return replace(seen, changed=frozenset(changed), layouts=(before, self._layouts(event, values)))
 
@@ -264,7 +266,7 @@ class Rehearser:
                 tuple(values.stale),
                 tuple(self.kept.reads(recording, read)),
                 misfits=tuple(values.misfits),
-                changes=self.world.changes(),
+                changes=self._changes(),
                 loaded=self.code.loaded(),
                 gradients=gradients(recording),
                 **more,
@@ -279,6 +281,17 @@ class Rehearser:
         leaves = self.calls.leaves()
         there = offered(leaves)
         return lambda recording: self._context.gradients.seen(event.region, leaves, there, recording)
+
+    def counted(self) -> frozenset[str]:
+        """The numbers of the host that are bound to params: regions may count on, every call begins with the param."""
+        counters = [each for region in self._context.regions.values() for each in region.bound()]
+        reach = self.world.reach
+        return frozenset(name for each in counters if isinstance(each, Counter) for name in each.names(reach))
+
+    def _changes(self) -> Changes:
+        """What differs on the host since the pass began, but for what is counted."""
+        changes, counted = self.world.changes(), self.counted()
+        return replace(changes, rebound=tuple(each for each in changes.rebound if each.name not in counted))
 
     def _originals(self, values: PassValues) -> dict[int, str]:
         """The storages in which the eager values lie that a region has copies of; of a copied buffer, the buffer's."""

@@ -11,8 +11,9 @@ import torch
 
 from graphspec.errors import GraphSpecError, ReplayError
 from graphspec.plan import BufferPlan, RegionPlan
+from graphspec.runtime.opened.binds import Bound, counted, write_bound
 from graphspec.runtime.opened.context import CapturedRegion
-from graphspec.runtime.opened.regions import BoundRegion, write_bound
+from graphspec.runtime.opened.regions import BoundRegion
 from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.replay.holders import Holders
 from graphspec.runtime.replay.moving import Moving, Sizes
@@ -72,7 +73,7 @@ class GraphStep:
         results: list[Result],
         holders: Holders | None,
         crossing: Mapping[str, Made],
-        bound: Sequence[tuple[torch.Tensor, str]] = (),
+        bound: Sequence[Bound] = (),
     ) -> None:
         self._bound = bound
         self.region = captured.plan.region
@@ -80,6 +81,8 @@ class GraphStep:
         self._replay = captured.graph.replay
         if (gradients := captured.gradients) is not None:
             self._replay = partial(gradients.around, captured.graph.replay)
+        if captured.left:
+            self._replay = partial(counted, self._replay, captured.left)
         self._stamp = captured.homes.stamp
         self._clock = memory.clock
         self._memory = memory

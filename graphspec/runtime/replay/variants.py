@@ -74,7 +74,7 @@ class Variants:
         """Capture every variant anew, over the tensors the model has now; states that it owns are found anew too."""
         variants = list(self._sets)
         self.clear()
-        self._context.buffers.adopt_anew()
+        self._context.buffers.adopt_anew(self._context.model)
         for variant in variants:
             self.graphs(variant)
 

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from graphspec.recording.calls import Call, Recording, Ref, touched_refs
 from graphspec.recording.writes import effect_of
+from graphspec.runtime.holdings.reach import Reach
 
 #: What a region does first with the gradient it finds. ``added``: autograd adds to it; ``zeroed``: its content goes.
 Touch = Literal["untouched", "added", "zeroed", "read"]
@@ -44,6 +46,16 @@ class GradientSeen:
     def matters(self) -> bool:
         """Whether it is another one afterwards, or was looked at."""
         return self.touch != "untouched" or self.left != ("given" if self.offered else "none")
+
+
+def trainable(found: Reach) -> list[Named]:
+    """What may have a gradient, frozen parameters included: each tensor once, by its first name."""
+    named: dict[int, Named] = {}
+    for slot, tensor in found.tensors:
+        number = not is_lazy(tensor) and (tensor.is_floating_point() or tensor.is_complex())
+        if number and tensor.is_leaf and (tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)):
+            named.setdefault(id(tensor), (slot.name, tensor))
+    return list(named.values())
 
 
 class Gradients:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,6 +15,7 @@ from graphspec.report.run_values import Check, Counts, Output, ReportedGraph, Ru
 from graphspec.runtime.holdings.random_state import Ambient
 from graphspec.runtime.holdings.reach import reach
 from graphspec.runtime.opened.compilers import has_compiled
+from graphspec.runtime.opened.context import GraphInfo
 from graphspec.runtime.runner import Runner, open_spec
 from graphspec.runtime.trial.check import check
 from graphspec.runtime.trial.feed import Feed, Fixed
@@ -24,9 +25,6 @@ from graphspec.runtime.values.trees import owned
 from graphspec.runtime.verify.carried import Carried, written_by
 from graphspec.runtime.verify.compare import leaves
 from graphspec.units import seconds
-
-if TYPE_CHECKING:
-    from graphspec.runtime.opened.context import GraphInfo
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ def _subject(runner: Runner, fixed: Fixed) -> Subject:
         partial(sequence.eager, feed(sequence.plan, largest(runner.plan, fixed, sequence), 0))
         for sequence in runner.sequences.values()
     ]
-    carried = Carried(runner.plan, runner.state, written_by(runner.model, calls))
+    carried = Carried(runner.plan, runner.state, *written_by(runner.model, calls))
     return Subject(runner, carried, feed, generators)
 
 

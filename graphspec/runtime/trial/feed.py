@@ -32,7 +32,11 @@ class Fixed:
 
 
 class Sampler(Protocol):
-    """The part of a runner that makes inputs."""
+    """The part of a runner that makes inputs. ``exemplary`` are the params whose values are to be left as they are."""
+
+    @property
+    def exemplary(self) -> frozenset[str]:
+        """Those that fit other values."""
 
     def sample(self, sequence: str, sizes: Mapping[str, int] | None, seed: int) -> dict[str, Any]:
         """Inputs and params of a sequence, as the spec says."""
@@ -95,7 +99,7 @@ class Feed:
         if step and drawn.random() < _LEFT_OUT:
             values = {name: value for name, value in values.items() if not self._may_be_absent(name)}
         for name in sequence.params:
-            if step and name in values:
+            if step and name in values and name not in self._runner.exemplary:
                 param = self._plan.params[name]
                 shape = concrete(param.shape, {**self._constants, **sizes})
                 values[name] = _changed(values[name], param, shape, self._largest, drawn)

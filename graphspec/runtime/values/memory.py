@@ -71,10 +71,14 @@ class Lendable:
 
 
 class Memory:
-    """``clock`` is that of the model. ``crossing`` are the values that some sequence reads of an earlier run."""
+    """``clock`` is that of the model. ``crossing`` are the values that some sequence reads of an earlier run.
 
-    def __init__(self, plan: Plan, buffers: Buffers, clock: Clock) -> None:
+    ``aliases``: whether eager regions may be given the very memory of values, under another storage.
+    """
+
+    def __init__(self, plan: Plan, buffers: Buffers, clock: Clock, *, aliases: bool = True) -> None:
         self.clock = clock
+        self._aliases = aliases and movable()
         self.crossing = crossing(plan)
         self.lends = any(region.borrowed for region in plan.regions.values())
         self.made: dict[str, Made] = {}
@@ -151,7 +155,7 @@ class Memory:
         if lease is None:
             if not self._may_go(block) or place.tensor.numel() == 0:
                 return place.tensor.detach()
-            own = self._trust[block.label] < TRUST or not movable()
+            own = self._trust[block.label] < TRUST or not self._aliases
             lease = self._leases[block] = Lease(block, own=own)
             if own:
                 self._copies[block] = lease

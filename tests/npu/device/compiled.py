@@ -91,7 +91,7 @@ def test_a_pass_that_takes_an_updated_operator_away_is_a_finding(case):
     """
     with pytest.raises(HazardError, match=r"is called 2 times, and compiled 1 times") as error:
         case.open(SCALED, compiled(SPEC, "{post_grad_custom_pre_pass: passes.py:merge}"), passes=merging)
-    assert error.value.diagnostics[0].code == "GS792"
+    assert error.value.diagnostics[0].code == "GS772"
 
 
 def test_what_would_be_compiled_anew_is_an_error_that_names_the_guard(case):
