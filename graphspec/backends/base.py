@@ -42,7 +42,8 @@ class CaptureRequest:
     ``held_until`` gives, for each of them, the last capture of the pool during which it must stay untouched.
     ``slots`` picks the updatable arguments, given what was recorded; ``names`` tells the modules of each
     call, ``updated`` the operators whose arguments updates refresh. With a ``compiler`` the graph is one compiled call;
-    ``compiling`` is called when that has to be compiled first.
+    ``compiling`` is called when that has to be compiled first. ``compile_s``: what its compilation took, where ``call``
+    is compiled already.
     """
 
     graph: plan.Graph
@@ -53,6 +54,7 @@ class CaptureRequest:
     updated: Collection[str] = ()
     compiler: Compile | None = None
     compiling: Callable[[], None] = lambda: None
+    compile_s: float | None = None
 
 
 class CapturedGraph(Protocol):
@@ -103,6 +105,8 @@ class Backend(Protocol):
     """One kind of device."""
 
     name: str
+    #: Whether `capture` compiles what it records; else the call it is given is a compiled one.
+    compiles_recordings: bool
 
     @property
     def device(self) -> torch.device:

@@ -19,6 +19,11 @@ def test_updates_options_paged_decode_and_training_on_the_npu(passes):
     )
 
 
+@pytest.mark.takes(20)
+def test_what_npugraph_ex_compiles_is_captured_with_every_guarantee(passes):
+    passes(DEVICE / "compiled.py")
+
+
 @pytest.mark.takes(25)
 def test_every_example_matches_eager_on_the_npu(passes):
     passes(DEVICE / "examples.py")

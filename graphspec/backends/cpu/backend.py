@@ -102,6 +102,7 @@ class CpuBackend:
     """Graphs on the CPU. ``replayer`` forces one way of issuing; ``auto`` takes C++ where it proves right."""
 
     name = "cpu"
+    compiles_recordings = True
 
     def __init__(self, replayer: Literal["auto", "interpreter", "python"] = "auto") -> None:
         self.device = torch.device("cpu")
@@ -244,7 +245,7 @@ class CpuBackend:
     def _compile(self, graph: CpuGraph) -> None:
         """Put one call of a compiled library in the place of all that a graph issues, where its region asks for it."""
         request, recording = graph.request, graph.recording
-        if request.compiler is None or not graph.issues:
+        if request.compiler is None or not recording.calls:
             return
         region = request.graph.region
         for obstacle in obstacles(recording):
@@ -263,7 +264,7 @@ class CpuBackend:
         reads, writes = lowered.arguments[: lowered.reads], lowered.arguments[lowered.reads :]
         args = (built.library.number, reads, writes)
         call = Call(operator(), args, {}, (), tuple(ref.storage for ref in lowered.results), recording.calls[-1].site)
-        graph.issues = [Issue(call, call.op, args)]
+        graph.issues, graph.constants = [Issue(call, call.op, args)], []
         graph.library, graph.compile_s = built.library, built.seconds
 
     def _links(self, recording: Recording) -> dict[int, tuple[CpuGraph, int]]:

@@ -25,6 +25,7 @@ from graphspec.errors import CaptureError, Diagnostic, HazardError, MismatchErro
 from graphspec.plan import Bucket, Event, Graph, Variant
 from graphspec.recording.calls import Recording
 from graphspec.recording.comparison import parting
+from graphspec.runtime.capture.compiled import CompiledRegions
 from graphspec.runtime.capture.first_step import FirstStep
 from graphspec.runtime.capture.proof import Results, another_way, other_results, otherwise_trained, unexplained
 from graphspec.runtime.hazards import hook_findings, inside_capture
@@ -97,6 +98,7 @@ class _Capture:
         self._symbols = ParamSymbols(context, self._rehearser)
         self._unread = Unread(self._rehearser, lambda *runs: laws.judge_runs(self._opened(), *runs))
         self._shown_unread: frozenset[str] = frozenset()
+        self._compiled = CompiledRegions(context, session, self._rehearser, self._symbols, self._opened)
         self._first: dict[_Key, Observation] = {}
         self._dry: dict[_Key, Observation] = {}
         self._results: dict[_Key, Results] = {}
@@ -116,7 +118,13 @@ class _Capture:
         session.rewind()
         if changed := list(unexplained(session.verify())):
             raise HazardError(changed)
-        self._capture_all()
+        if not context.backend.compiles_recordings:
+            for bucket, events in self._schedule:
+                self._compiled.prepare(bucket, events, self._dry)
+            session.rewind()
+        with self._compiled.standing_in(), self._compiled.settled():
+            self._capture_all()
+        self._refuse_other_first_calls()  # what every call does otherwise says more than what the first one did
         with quiet():
             context.backend.seal()
         _refuse_over_budget(context)
@@ -248,9 +256,11 @@ class _Capture:
             loaded = self._rehearser.eager_code.loaded()
             run = Rehearsal(bucket, values.params, seen, loaded, unread=self._shown_unread)
             findings += laws.refused(laws.judge_host_state(self._opened(), run))
-        if not findings:  # what every call does otherwise says more than what the first one did
-            findings += self._first_calls()
         if findings:
+            raise HazardError(dict.fromkeys(findings))
+
+    def _refuse_other_first_calls(self) -> None:
+        if findings := self._first_calls():
             raise HazardError(dict.fromkeys(findings))
         self._first.clear()
 
@@ -288,6 +298,7 @@ class _Capture:
                 updated,
                 compiler=region.compile,
                 compiling=partial(context.compiling, graph),
+                compile_s=self._compiled.seconds(event),
             )
             captured = context.backend.capture(request)
         outputs: dict[str, tuple[Tree, tuple[int, ...]]] = {}
@@ -301,15 +312,18 @@ class _Capture:
         self._set.regions[event.region, event.bucket] = CapturedRegion(
             graph, captured, outputs, bindings, homes, taken, gradients, _left(context, event.region)
         )
-        pair = Pair(
-            self._dry[event.region, event.bucket],
-            seen,
-            (other, values.params),
-            bindings,
-            rehearser.calls.taken(event.region),
-            self._symbols.probes(other),
-            self._symbols.passed(event),
-        )
+        if (rehearsed := self._compiled.of(event)) is not None:  # its params are proven: these are the same
+            pair = Pair(rehearsed, seen, (values.params, values.params), bindings, probes=self._symbols.probes(other))
+        else:
+            pair = Pair(
+                self._dry[event.region, event.bucket],
+                seen,
+                (other, values.params),
+                bindings,
+                rehearser.calls.taken(event.region),
+                self._symbols.probes(other),
+                self._symbols.passed(event),
+            )
         return seen, laws.refused([*laws.judge_pair(self._opened(), pair), *laws.judge_kept(self._opened(), seen)])
 
     def _held_gradients(
