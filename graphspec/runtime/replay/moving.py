@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from graphspec.runtime.values.blocks import Block
 from graphspec.runtime.values.memory import Lendable, Memory
 from graphspec.runtime.values.trees import Tree
@@ -16,14 +18,16 @@ Sizes = Mapping[str, int]
 class Moving:
     """What one run has made by now.
 
-    ``env`` is what eager regions made, and what a fallback was given. ``lent`` is what eager regions were given on
-    other memory, each with where it lies, ``leased`` the blocks behind it, each with the names that lie there.
+    ``given`` are the inputs that the first step is served with. ``env`` is what eager regions made, and what a fallback
+    was given. ``lent`` is what eager regions were given on other memory, each with where it lies, ``leased`` the blocks
+    behind it, each with the names that lie there.
     """
 
-    __slots__ = ("env", "leased", "lent", "params", "results")
+    __slots__ = ("env", "given", "leased", "lent", "params", "results")
 
-    def __init__(self, params: Mapping[str, Any]) -> None:
+    def __init__(self, params: Mapping[str, Any], given: Sequence[torch.Tensor] = ()) -> None:
         self.params = params
+        self.given = given
         self.env: dict[str, Any] = {}
         self.lent: dict[str, tuple[Tree, Sequence[Lendable]]] = {}
         self.leased: dict[Block, set[str]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -41,13 +41,14 @@ class Remembered:
 class Request:
     """One checked run. ``bucket`` None: no bucket holds ``sizes``. ``params`` are at the real sizes.
 
-    ``key`` is equal for runs that take the same steps: of one variant and one real size. ``given`` is to be remembered
-    if the run ends well.
+    ``shown`` are the sizes that its tensors show, each with the name of one that does. ``key`` is equal for runs that
+    take the same steps: of one variant and one real size. ``given`` is to be remembered if the run ends well.
     """
 
     tensors: Mapping[str, torch.Tensor]
     params: Mapping[str, Any]
     sizes: Mapping[str, int]
+    shown: Mapping[str, tuple[int, str]]
     bucket: Bucket | None
     variant: Variant
     key: Hashable
@@ -95,12 +96,42 @@ class Reader:
         kept = Remembered() if self._holds or self._param_checks else None
         if kept is not None:
             self._hold(tensors, sizes, kept)
-        params = self._params(given, sizes, kept) if kept is not None and self._param_checks else {}
+        shown = sizes
+        if kept is not None and self._param_checks:
+            shown = dict(sizes)
+            params = self._params(given, sizes, kept)
+        else:
+            params = {}
         real = {dim: size for dim, (size, _) in sizes.items()}
         dims = tuple([real.get(dim, -1) for dim in self._sequence.dims])
         variant = self._variant(tensors, params)
         key = dims if variant is _PLAIN else (variant, dims)
-        return Request(tensors, params, real, self._bucket(dims, real), variant, key, kept)
+        return Request(tensors, params, real, shown, self._bucket(dims, real), variant, key, kept)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether what was read once says how a request like it is read: no input is held from run to run."""
+        return not self._holds
+
+    def again(self, given: Mapping[str, Any], last: Request) -> Request | None:
+        """The request of a run whose inputs are of the same form as those of ``last``, with its own params.
+
+        None where it is another: other inputs are left out, the params show other sizes or ask for other graphs. Raises
+        InputError as `read` does.
+        """
+        if not given.keys() <= self._known:
+            return None
+        if any(given.get(name) is not None for name in self._checks if name not in last.tensors):
+            return None
+        if not self._param_checks:
+            return last
+        sizes = dict(last.shown)
+        kept = Remembered()
+        params = self._params(given, sizes, kept)
+        real = {dim: size for dim, (size, _) in sizes.items()}
+        if real != last.sizes or self._variant(last.tensors, params) != last.variant:
+            return None
+        return replace(last, params=params, given=kept)
 
     def no_bucket(self, sizes: Mapping[str, int]) -> InputError:
         """The error for sizes that no bucket holds."""
