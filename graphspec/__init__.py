@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import torch
 
     from graphspec.plan import Plan
+    from graphspec.runtime.inline.applied import Applied
     from graphspec.runtime.runner import Runner
     from graphspec.spec import Spec
 
@@ -55,6 +56,7 @@ __all__ = [
     "SpecError",
     "WeightsError",
     "__version__",
+    "apply",
     "compile",
     "load",
     "open",
@@ -85,10 +87,22 @@ def open(  # noqa: A001
     ``path`` may also be a `Spec`. ``device`` overrides the spec's. With ``capture=False`` nothing is captured until
     `Runner.capture`. Raises a subclass of GraphSpecError.
     """
-    from graphspec.runtime.devices import device_name
+    from graphspec.runtime.building.devices import device_name
     from graphspec.runtime.runner import open_spec
 
     return open_spec(path, model=model, device=None if device is None else device_name(device), capture=capture)
+
+
+def apply(model: Any, path: str | Path | Spec, *, device: str | torch.device | None = None) -> Applied:
+    """Have the inline regions of a spec serve the calls of modules of ``model``, in any loop, until `Applied.undo`.
+
+    The first pass over the model runs eagerly and teaches what is called; the next is captured. ``device`` overrides
+    the spec's; `auto` is where the model is. Raises a subclass of GraphSpecError.
+    """
+    from graphspec.runtime.building.devices import device_name
+    from graphspec.runtime.inline.applied import apply_spec
+
+    return apply_spec(model, path, device=None if device is None else device_name(device))
 
 
 def __getattr__(name: str) -> Any:

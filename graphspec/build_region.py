@@ -5,28 +5,48 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from graphspec.spec import Attr, Compile, Const, DictOf, ListOf, Make, Name, Region, Update, Value
+from graphspec.spec import Around, Attr, Compile, Const, DictOf, ListOf, Make, Name, Region, Update, Value
 
 
 def build_region(name: str, data: Mapping[str, Any], spec: Mapping[str, Any]) -> Region:
     """The region ``name``. ``spec`` is the whole document, whose `generators` and `hooks` are the defaults."""
     fields = dict(data)
-    inputs = fields.pop("inputs", [])
+    positional, keyword = _inputs(fields.pop("inputs", []))
+    around = fields.pop("around", None)
     optimizer = fields.pop("optimizer", ())
     compiler = fields.pop("compile", None)
+    on_miss = fields.pop("on_miss", "eager" if fields.get("inline") else "error")
     return Region(
         name,
-        positional=tuple(map(argument, inputs)) if isinstance(inputs, list) else (),
-        keyword={} if isinstance(inputs, list) else {key: argument(each) for key, each in inputs.items()},
+        positional=positional,
+        keyword=keyword,
+        around=None if around is None else _around(around),
         outputs=_outputs(fields.pop("outputs", {})),
         updates=tuple(map(_update, fields.pop("updates", ()))),
+        pad_rows={state: tuple(rows) for state, rows in fields.pop("pad_rows", {}).items()},
         optimizer=(optimizer,) if isinstance(optimizer, str) else tuple(optimizer),
         bind=dict(fields.pop("bind", {})),
         generators=tuple(fields.pop("generators", spec.get("generators", ()))),
         hooks=fields.pop("hooks", spec.get("hooks", "refuse")),
+        on_miss=on_miss,
         compile=None if compiler is None else _compiler(compiler),
         **fields,
     )
+
+
+def _inputs(data: list[Any] | Mapping[str, Any]) -> tuple[tuple[Value, ...], dict[str, Value]]:
+    """The positional arguments of a list, the keywords of a mapping."""
+    if isinstance(data, list):
+        return tuple(map(argument, data)), {}
+    return (), {key: argument(each) for key, each in data.items()}
+
+
+def _around(data: str | Mapping[str, Any]) -> Around:
+    """Both forms of the key `around`; the short one is a path, called with the region's inputs."""
+    if isinstance(data, str):
+        return Around(data)
+    positional, keyword = _inputs(data["inputs"]) if "inputs" in data else (None, None)
+    return Around(data["call"], positional, keyword, data.get("after"))
 
 
 def argument(data: str | Mapping[str, Any]) -> Value:

@@ -22,8 +22,10 @@ from graphspec.spec import (
     Constant,
     Dim,
     DimSize,
+    Free,
     FromParam,
     FromSize,
+    Loop,
     Model,
     NpuOptions,
     Param,
@@ -46,11 +48,17 @@ def build(document: Document) -> Spec:
     params = {name: _param(name, each, dims) for name, each in data.get("params", {}).items()}
     regions = {name: build_region(name, each, data) for name, each in data["regions"].items()}
     buckets = data.get("buckets")
+    sequences: dict[str, list[str]] = {}
+    loops: dict[str, list[Loop]] = {}
+    for name, steps in _sequences(
+        data.get("replay"), [name for name, region in regions.items() if not region.inline]
+    ).items():
+        _flat(steps, sequences.setdefault(name, []), loops.setdefault(name, []))
     return Spec(
         name=data.get("name", "stdin" if document.path == STDIN else document.path.stem),
         model=_model(data["model"]),
         regions=regions,
-        sequences=_sequences(data.get("replay"), [name for name, region in regions.items() if not region.inline]),
+        sequences={name: tuple(steps) for name, steps in sequences.items()},
         device=data.get("device", "auto"),
         seed=data.get("seed", 0),
         dims=dims,
@@ -58,9 +66,11 @@ def build(document: Document) -> Spec:
         params=params,
         buffers={name: _buffer(name, each, params) for name, each in data.get("buffers", {}).items()},
         pools={name: tuple(each) for name, each in data.get("pools", {}).items()},
+        sample=data.get("sample", {}).get("make"),
         capture=_capture(data.get("capture", {})),
         check=CheckOptions(**data.get("check", {})),
         npu=_npu(data.get("npu", {})),
+        loops={name: tuple(each) for name, each in loops.items() if each},
         document=document,
     )
 
@@ -73,9 +83,11 @@ def sizes_of(data: list[Any] | Mapping[str, Any]) -> list[int]:
 
 
 def axis_of(data: int | str) -> Axis:
-    """``64``, ``batch`` or ``2*batch``."""
+    """``64``, ``batch``, ``2*batch`` or ``_``."""
     if isinstance(data, int):
         return data
+    if data == "_":
+        return Free()
     factor, star, dim = data.partition("*")
     return DimSize(dim.strip(), int(factor)) if star else DimSize(data)
 
@@ -142,13 +154,23 @@ def _sample(data: str | Mapping[str, Any] | None) -> Sample | None:
     return Sample(kind, value)  # type: ignore[arg-type]  # the schema knows the kinds
 
 
-def _sequences(data: list[str] | Mapping[str, list[str]] | None, regions: list[str]) -> dict[str, tuple[str, ...]]:
+def _sequences(data: list[Any] | Mapping[str, list[Any]] | None, regions: list[str]) -> dict[str, list[Any]]:
     """The key `replay`. Left out, it is the only region that is not inline; with several, the rules refuse it."""
     if data is None:
-        return {"replay": tuple(regions)} if len(regions) == 1 else {}
-    if isinstance(data, list):
-        return {"replay": tuple(data)}
-    return {name: tuple(steps) for name, steps in data.items()}
+        return {"replay": regions} if len(regions) == 1 else {}
+    return {"replay": data} if isinstance(data, list) else dict(data)
+
+
+def _flat(steps: list[Any], names: list[str], loops: list[Loop]) -> None:
+    """Add the regions of ``steps`` to ``names``, and the loops among them, by their places there, to ``loops``."""
+    for step in steps:
+        if isinstance(step, str):
+            names.append(step)
+            continue
+        at, first = len(loops), len(names)
+        loops.append(Loop(step["while"], first, first))
+        _flat(step["do"], names, loops)
+        loops[at] = Loop(step["while"], first, len(names), step.get("max"))
 
 
 def _capture(data: Mapping[str, Any]) -> CaptureOptions:

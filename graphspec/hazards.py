@@ -46,11 +46,17 @@ CODES: Mapping[str, str] = {
     "GS712": "A captured module has hooks; their Python code would run at capture only.",
     "GS714": "A region calls an operator that torch marks as unsafe in a graph.",
     "GS715": "A region calls a custom operator whose kernel is Python code; what that reads cannot be seen.",
+    "GS761": "A region computes gradients of the model and does not say so; a replay leaves `.grad` as it is.",
 }
 
 _EAGER = "move it out of the model's call, or into a region with `eager: true`"
-#: Nobody edits a library: what it makes in every call is mostly something that an argument of the call leaves out.
-_LIBRARY = "in a library's code, switch off what needs it by an input of the call, such as `use_cache: {const: false}`"
+#: Nobody edits a library: what it does in every call is mostly something that an argument of the call leaves out.
+IN_A_LIBRARY = (
+    "this is a library's code: switch off what needs it by an input of the call, such as `use_cache: {const: false}`; "
+    "or call it in a region with `eager: true`"
+)
+#: Findings whose own advice is another way to write the line.
+REWRITTEN = ("GS701", "GS702", "GS703")
 
 _READ = Hazard(
     "GS701",
@@ -112,14 +118,19 @@ _NONZERO = replace(
 _BORN = Hazard(
     "GS703",
     "builds a tensor from host data",
-    "build it once in __init__ and keep it with self.register_buffer; a value that changes is an input or a param; "
-    f"{_LIBRARY}",
+    "build it once in __init__ and keep it with self.register_buffer; a value that changes is an input or a param",
 )
 _FILE = replace(_BORN, does="loads a tensor from a file or from host memory", hint="load it once in __init__")
 _RNG = Hazard(
     "GS705",
     "changes or copies the state of a random generator",
-    "seed before the run, outside of the region; for activation checkpointing pass preserve_rng_state=False",
+    "seed before the run, outside of the region",
+)
+#: Of a draw inside of activation checkpointing, which saves the state of the generator and restores it.
+REPEATED = replace(
+    _RNG,
+    does="draws random numbers within activation checkpointing, which restores the state to draw them again",
+    hint="leave dropout out of what is checkpointed; preserve_rng_state=False draws others in the backward",
 )
 _THREAD = Hazard("GS706", "gives work to another thread", f"do the work in the region's own thread; or {_EAGER}")
 _NESTED = Hazard("GS707", "captures or replays a graph of its own", "declare the inner part as a region of the spec")
@@ -294,8 +305,7 @@ HINTS: Mapping[tuple[str, str], str] = {
 
 #: Better advice where a part of torch reads values for itself: the folder of torch to the hint.
 PARTS: Mapping[str, str] = {
-    "optim": "make the optimizer with fused=True (on a device also capturable=True), which keeps its step count and "
-    "learning rate in tensors; SGD and RMSprop with a number as learning rate read nothing",
+    "amp": "let the scaler step an optimizer that takes what it has found: SGD, Adam, AdamW or Adagrad with fused=True",
     "distributions": "make the distribution with validate_args=False",
 }
 
@@ -349,8 +359,9 @@ UNSAFE = Hazard("GS714", "calls an operator that torch marks as unsafe in a grap
 
 PYTHON_KERNEL = Hazard(
     "GS715",
-    "calls an operator whose kernel is Python code: a device runs it at the capture only, the CPU at every replay",
-    "pass everything that it reads as an argument, and read no value on the host in it",
+    "calls an operator whose kernel is Python code, which fake tensors do not look into",
+    "`graphspec run` records what that code calls; until then, pass everything that it reads as an argument, and read "
+    "no value on the host in it",
     warns=True,
 )
 
@@ -369,6 +380,11 @@ UNJOINED = replace(
     UNFORKED,
     does="works on a side stream that the capturing stream never waits for",
     hint="call current_stream().wait_stream(side) after the block",
+)
+BACKWARD = Hazard(
+    "GS761",
+    "adds to the gradients of the model, and does not say so",
+    "write `optimizer: model.optimizer` on the region if it steps one, else `grads: accumulate` or `grads: overwrite`",
 )
 HOOKED = Hazard(
     "GS712",

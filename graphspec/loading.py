@@ -98,7 +98,7 @@ def _lowered(spec: Spec, found: list[Diagnostic]) -> tuple[Plan | None, list[Dia
     made = {name for region in spec.regions.values() for name in region.outputs}
     handed_on = any(name in made for region in spec.regions.values() for name in reads(region))
     lent = any(not buffer.copy for buffer in spec.buffers.values())
-    if not (handed_on or lent) or any(each.severity == "error" for each in found):
+    if not (handed_on or lent or spec.loops) or any(each.severity == "error" for each in found):
         return None, []  # only a value that somebody reads after the region that makes it can come too late
     from graphspec.compiler import lower
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from graphspec.spec import Constant, Param, Shape, Spec
+from graphspec.spec import Axis, Constant, DimSize, Param, Shape, Spec
 
 #: Least and greatest value of the integer dtypes.
 INTEGERS: Mapping[str, tuple[int, int]] = {
@@ -113,8 +113,15 @@ def extents(value: Any) -> tuple[int, ...] | None:
 
 
 def largest(spec: Spec, shape: Shape) -> tuple[int | None, ...]:
-    """The shape at the largest buckets; None for an axis whose dim is not declared."""
-    return tuple(axis if isinstance(axis, int) else _times(axis.factor, size(spec, axis.dim)) for axis in shape)
+    """The shape at the largest buckets; None for an axis of any size, or whose dim is not declared."""
+    return tuple(_extent(spec, axis) for axis in shape)
+
+
+def _extent(spec: Spec, axis: Axis) -> int | None:
+    if isinstance(axis, DimSize):
+        found = size(spec, axis.dim)
+        return None if found is None else axis.factor * found
+    return axis if isinstance(axis, int) else None
 
 
 def size(spec: Spec, dim: str, *, least: bool = False) -> int | None:
@@ -125,7 +132,3 @@ def size(spec: Spec, dim: str, *, least: bool = False) -> int | None:
     if isinstance(found, Constant):
         return found.value
     return (min if least else max)(found.sizes, default=None)
-
-
-def _times(factor: int, count: int | None) -> int | None:
-    return None if count is None else factor * count

@@ -11,10 +11,10 @@ spec. That part is not compared and not serialized: it is for the process that r
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from graphspec.errors import InputError
 from graphspec.spec import (
@@ -23,8 +23,10 @@ from graphspec.spec import (
     CaptureOptions,
     CheckOptions,
     Dim,
+    Free,
     FromParam,
     FromSize,
+    Loop,
     Model,
     NpuOptions,
     Param,
@@ -32,10 +34,13 @@ from graphspec.spec import (
     Shape,
     Update,
 )
+from graphspec.turns import Block, block, unrolled, walk
 
 if TYPE_CHECKING:
     from graphspec.document import Document
 
+#: The size of an axis that is whatever comes.
+ANY: Final = -1
 #: Bytes of one element, by the dtype names the language accepts (torch's own names).
 ITEM_BYTES: Mapping[str, int] = {
     "bool": 1, "uint8": 1, "int8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -178,13 +183,13 @@ class Span:
 class BufferPlan:
     """A static buffer or declared output: its symbolic shape, and the one allocation all its buckets share.
 
-    ``largest`` is the shape at the largest size of each dim, ``bytes`` its size; both None for a state that the model
-    owns (``attr``), and for an output whose shape is not declared. ``static`` False: an output that lives in the memory
+    ``largest`` is the shape at the largest size of each dim, ``bytes`` its size; None for what the model owns
+    (``attr``), and for an output whose shape is not declared. ``static`` False: an output that lives in the memory
     of its graphs, one address a bucket, and is allocated by no one else. ``source``: the host value it is a copy of.
     """
 
     name: str
-    role: Literal["input", "state", "output"]
+    role: Literal["input", "state", "output", "intermediate"]
     dtype: str | None
     shape: Shape | None
     dims: tuple[str, ...]
@@ -200,7 +205,9 @@ class Sequence:
     """What one named sequence replays, takes and gives.
 
     ``inputs`` are the buffers a caller writes, ``params`` the host values its regions or buffers use, ``results`` the
-    names a run returns. ``buckets`` are the combinations a run can take, fewest elements first.
+    names a run returns. ``buckets`` are the combinations a run can take, fewest elements first. ``loops`` repeat some
+    of the ``steps``; see `graphspec.spec.Loop`. ``max_pad``: a bucket with more times the elements of a run is none
+    that the run takes.
     """
 
     name: str
@@ -210,6 +217,43 @@ class Sequence:
     params: tuple[str, ...]
     results: tuple[str, ...]
     buckets: tuple[Bucket, ...]
+    loops: tuple[Loop, ...] = ()
+    max_pad: float | None = None
+
+    @property
+    def program(self) -> Block:
+        """The steps by their places, with the loops around them."""
+        return block(len(self.steps), self.loops)
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """The values that loops go by, once each."""
+        return tuple(dict.fromkeys(loop.condition for loop in self.loops))
+
+    @property
+    def unrolled(self) -> tuple[str, ...]:
+        """The regions in order, with two turns of every loop: whatever may follow each other does so here."""
+        return tuple(self.steps[at] for at in unrolled(self.program)) if self.loops else self.steps
+
+    @property
+    def taken(self) -> frozenset[int]:
+        """The steps after which results are taken: the last place of each region.
+
+        And those before it, as far as a loop that runs no turn would leave them the last.
+        """
+        found: set[int] = set()
+        for region in dict.fromkeys(self.steps):
+            around: list[frozenset[Loop]] = []
+            for at in (place for place in reversed(range(len(self.steps))) if self.steps[place] == region):
+                loops = frozenset(loop for loop in self.loops if at in loop.steps)
+                if not any(others <= loops for others in around):
+                    found.add(at)
+                    around.append(loops)
+        return frozenset(found)
+
+    def certain(self) -> Iterator[tuple[int | Loop, Mapping[str, int]]]:
+        """Every step and every loop, with the regions that have certainly run before it; see `turns.walk`."""
+        return walk(self.steps, self.program)
 
 
 @dataclass(frozen=True)
@@ -244,6 +288,7 @@ class Plan:
     model: Model = field(default=Model(""), compare=False, repr=False)
     folder: Path = field(default=Path(), compare=False, repr=False)
     seed: int = field(default=0, compare=False, repr=False)
+    sample: str | None = field(default=None, compare=False, repr=False)
     capture: CaptureOptions = field(default=CaptureOptions(), compare=False, repr=False)
     check: CheckOptions = field(default=CheckOptions(), compare=False, repr=False)
     npu: NpuOptions = field(default=NpuOptions(), compare=False, repr=False)
@@ -253,6 +298,11 @@ class Plan:
     def largest(self) -> dict[str, int]:
         """The size of each dim: its constant, or its largest bucket."""
         return {name: dim.sizes[-1] if isinstance(dim, Buckets) else dim.value for name, dim in self.dims.items()}
+
+    @property
+    def trains(self) -> bool:
+        """Whether some region runs with autograd."""
+        return any(region.declared.trains for region in self.regions.values())
 
     @property
     def exact(self) -> frozenset[str]:
@@ -270,14 +320,33 @@ class Plan:
         return self.variants if self.when == "open" else self.variants[:1]
 
     @property
+    def conditions(self) -> frozenset[str]:
+        """The values that loops of any sequence go by."""
+        return frozenset(name for sequence in self.sequences.values() for name in sequence.conditions)
+
+    def condition(self, value: str) -> Wire:
+        """Where a loop finds the value that it goes by; without a producer: in a state, which is always there."""
+        maker = next((each for each in self.regions.values() if value in each.outputs), None)
+        if maker is None or value in maker.write_back:
+            return Wire(value, "buffer")
+        static = value in self.buffers and self.buffers[value].static
+        return Wire(value, "buffer" if static else "eager" if maker.eager else "graph", maker.name)
+
+    @property
     def results(self) -> frozenset[str]:
         """What any sequence returns."""
         return frozenset(name for sequence in self.sequences.values() for name in sequence.results)
 
 
 def concrete(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """``shape`` with every dim replaced by its size; ``sizes`` holds constants and buckets."""
-    return tuple(axis if isinstance(axis, int) else axis.factor * sizes[axis.dim] for axis in shape)
+    """``shape`` with every dim replaced by its size, `ANY` for an axis that is whatever comes.
+
+    ``sizes`` holds constants and buckets.
+    """
+    return tuple(
+        axis if isinstance(axis, int) else ANY if isinstance(axis, Free) else axis.factor * sizes[axis.dim]
+        for axis in shape
+    )
 
 
 def choose(sequence: Sequence, sizes: Mapping[str, int], exact: Collection[str] = ()) -> Bucket | None:
@@ -293,9 +362,15 @@ def choose(sequence: Sequence, sizes: Mapping[str, int], exact: Collection[str] 
         if dim not in sizes and len({bucket[dim] for bucket in sequence.buckets}) > 1:
             raise InputError(
                 f"sequence {sequence.name!r} needs a size for dim {dim!r}, and no input of the run has one",
-                hint=f"give an input whose shape names {dim!r}",
+                hint=f"give an input whose shape names {dim!r}, or state it: run(..., sizes={{{dim!r}: ...}})",
             )
-    return next((bucket for bucket in sequence.buckets if _fits(bucket, sizes, exact)), None)
+    found = next((bucket for bucket in sequence.buckets if _fits(bucket, sizes, exact)), None)
+    return found if found is None or _is_filled(found, sizes, sequence.max_pad) else None
+
+
+def _is_filled(bucket: Bucket, sizes: Mapping[str, int], most: float | None) -> bool:
+    """Whether a bucket has no more than ``most`` times the elements of a run."""
+    return most is None or bucket.elements <= most * math.prod(sizes.get(dim, size) for dim, size in bucket.sizes)
 
 
 def _fits(bucket: Bucket, sizes: Mapping[str, int], exact: Collection[str]) -> bool:

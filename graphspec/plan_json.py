@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphspec.plan import Bucket, BufferPlan, Graph, Plan, RegionPlan, Sequence, Span, Variant, Wire
-from graphspec.spec import DimSize, FromParam, FromSize, Shape, Update
+from graphspec.spec import DimSize, Free, FromParam, FromSize, Loop, Shape, Update
 
 #: Of the object that `to_json` returns: it changes when a key changes its meaning.
 VERSION = 1
@@ -41,9 +41,16 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "wires": [{"region": name, **_plain(wire)} for name, region in plan.regions.items() for wire in region.reads],
         "graphs": [_plain(graph) for graph in plan.graphs],
         "spans": [_plain(span) for span in plan.spans],
-        "sequences": {name: _plain(sequence, "name") for name, sequence in plan.sequences.items()},
+        "sequences": {name: _sequence_as_data(sequence) for name, sequence in plan.sequences.items()},
         **_variants(plan),
     }
+
+
+def _sequence_as_data(sequence: Sequence) -> dict[str, Any]:
+    """Loops are there where a sequence has some, a limit to padding where a region has one."""
+    loops = {"loops": [dict(vars(loop)) for loop in sequence.loops]} if sequence.loops else {}
+    limit = {} if sequence.max_pad is None else {"max_pad": sequence.max_pad}
+    return {**_plain(sequence, "name", "loops", "max_pad"), **limit, **loops}
 
 
 def _variants(plan: Plan) -> dict[str, Any]:
@@ -162,7 +169,9 @@ def _shape(axes: list[int | str] | None) -> Shape | None:
     return None if axes is None else tuple(axis if isinstance(axis, int) else _scaled(axis) for axis in axes)
 
 
-def _scaled(axis: str) -> DimSize:
+def _scaled(axis: str) -> DimSize | Free:
+    if axis == "_":
+        return Free()
     factor, _, dim = axis.rpartition("*")
     return DimSize(dim, int(factor or 1))
 
@@ -187,4 +196,5 @@ def _region(name: str, entry: Mapping[str, Any], reads: list[Wire]) -> RegionPla
 
 
 def _sequence(name: str, entry: Mapping[str, Any]) -> Sequence:
-    return Sequence(name=name, **_tuples(entry) | {"buckets": tuple(map(_bucket, entry["buckets"]))})
+    loops = tuple(Loop(**loop) for loop in entry.get("loops", ()))
+    return Sequence(name=name, **_tuples(entry) | {"buckets": tuple(map(_bucket, entry["buckets"])), "loops": loops})

@@ -65,7 +65,15 @@ class DimSize(_Value):
         return self.dim if self.factor == 1 else f"{self.factor}*{self.dim}"
 
 
-Axis = int | DimSize
+@dataclass(frozen=True, eq=False, repr=False)
+class Free(_Value):
+    """An axis that is whatever comes, written ``_``: of what a region makes."""
+
+    def __str__(self) -> str:
+        return "_"
+
+
+Axis = int | DimSize | Free
 Shape = tuple[Axis, ...]
 
 
@@ -74,10 +82,10 @@ class Sample(_Value):
     """How to make an input that was not given. ``kind`` is one of the language's sample kinds.
 
     ``value`` is what the spec wrote beside it: [low, high] for randint and uniform, [mean, std] for normal,
-    a number or nested list for value, a path for file.
+    a number or nested list for value, a path for file, a function for make.
     """
 
-    kind: Literal["normal", "uniform", "randint", "value", "file"]
+    kind: Literal["normal", "uniform", "randint", "value", "file", "make"]
     value: Any = None
 
 
@@ -113,10 +121,10 @@ class FromSize(_Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Buffer(_Value):
-    """A static buffer (input, state) or a declared result (output)."""
+    """A static buffer (input, state), a declared result (output), or another declared value (intermediate)."""
 
     name: str
-    role: Literal["input", "state", "output"] = "input"
+    role: Literal["input", "state", "output", "intermediate"] = "input"
     shape: Shape | None = None
     dtype: str | None = None
     pad: Scalar | None = None
@@ -130,6 +138,11 @@ class Buffer(_Value):
     layout: Literal["contiguous", "channels_last", "channels_last_3d"] | None = None
     static: bool = False
     copy: bool = True
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it declares what a region makes, not an allocation that is there before."""
+        return self.role in ("output", "intermediate")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -205,6 +218,30 @@ class Compile(_Value):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class Around(_Value):
+    """What is called before and after every call of a region: a context manager, or with ``after`` two functions.
+
+    ``call`` and ``after`` are paths that begin with `model`, or those of functions as a factory's. ``positional`` and
+    ``keyword`` None: ``call`` is given the inputs of the region.
+    """
+
+    call: str
+    positional: tuple[Value, ...] | None = None
+    keyword: Mapping[str, Value] | None = None
+    after: str | None = None
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """Its arguments, where they are not the region's."""
+        return (*(self.positional or ()), *(self.keyword or {}).values())
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """What it calls."""
+        return (self.call,) if self.after is None else (self.call, self.after)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Region(_Value):
     """A callable that is captured once for each bucket and replayed as one graph.
 
@@ -219,10 +256,12 @@ class Region(_Value):
     outputs: Mapping[str, str] = field(default_factory=dict)
     warmup: int = 3
     on_miss: Literal["error", "eager"] = "error"
+    max_pad: float | None = None
     updates: tuple[Update, ...] = ()
+    pad_rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     eager: bool = False
     rows: Literal["real", "bucket"] = "real"
-    around: str | None = None
+    around: Around | None = None
     mode: Mode | None = None
     autocast: str | None = None
     inline: bool = False
@@ -237,9 +276,20 @@ class Region(_Value):
     engine: Literal["graph", "compiled"] = "graph"
 
     @property
+    def arguments(self) -> tuple[Value, ...]:
+        """Everything that is passed in its calls: to the callable, and to what is called around it."""
+        around = () if self.around is None else self.around.values
+        return (*self.positional, *self.keyword.values(), *around)
+
+    @property
     def updated_operators(self) -> frozenset[str]:
         """The operators that updates name, without their overloads."""
         return frozenset(update.op.partition(".")[0] for update in self.updates)
+
+    @property
+    def trains(self) -> bool:
+        """Whether it runs with autograd: it computes gradients into ``.grad``, steps an optimizer, or both."""
+        return bool(self.optimizer) or self.grads is not None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -282,9 +332,33 @@ class NpuOptions(_Value):
     handlers: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Loop(_Value):
+    """Steps that a run repeats while a value is true, ``{while: condition, do: [...]}``.
+
+    They are ``steps[first:stop]`` of their sequence, which lists every region once for each place in the file: what a
+    loop adds is that they run zero, one or more times. One loop lies inside of another, or beside it. ``limit`` is the
+    key `max`: so often at most.
+    """
+
+    condition: str
+    first: int
+    stop: int
+    limit: int | None = None
+
+    @property
+    def steps(self) -> range:
+        """The places of its steps."""
+        return range(self.first, self.stop)
+
+
 @dataclass(frozen=True)  # with methods of its own, which leave the document out
 class Spec:
-    """A whole spec. ``sequences`` is the key `replay`; a bare list is the one sequence named ``replay``."""
+    """A whole spec. ``sequences`` is the key `replay`; a bare list is the one sequence named ``replay``.
+
+    ``loops`` are those of each sequence that has some, in the order of the file: an outer one before its inner ones.
+    ``sample`` is the function that gives inputs and params which fit each other.
+    """
 
     name: str
     model: Model
@@ -297,9 +371,11 @@ class Spec:
     params: Mapping[str, Param] = field(default_factory=dict)
     buffers: Mapping[str, Buffer] = field(default_factory=dict)
     pools: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sample: str | None = None
     capture: CaptureOptions = CaptureOptions()
     check: CheckOptions = CheckOptions()
     npu: NpuOptions = NpuOptions()
+    loops: Mapping[str, tuple[Loop, ...]] = field(default_factory=dict)
     document: Document | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -335,8 +411,7 @@ def names_in(value: Value) -> tuple[str, ...]:
 
 def reads(region: Region) -> tuple[str, ...]:
     """Every value name a region takes, once each, in order of first appearance."""
-    values = (*region.positional, *region.keyword.values())
-    return tuple(dict.fromkeys(name for value in values for name in names_in(value)))
+    return tuple(dict.fromkeys(name for value in region.arguments for name in names_in(value)))
 
 
 def producers(spec: Spec) -> dict[str, str]:

@@ -238,13 +238,6 @@ def test_without_the_key_that_is_not_supported_yet_a_spec_is_good(key, value, in
     assert inspect(text.replace("KEY", "")) == []
 
 
-def test_the_fix_of_an_inline_glob_is_no_glob(inspect):
-    (found,) = [
-        each for each in inspect("regions: {f: {call: model.layers.*, inline: true}}\n") if each.code == "GS601"
-    ]
-    assert "a region for each module" in found.hint
-
-
 READ_ONLY = (
     "buffers:\n  x: {shape: [4], dtype: float32}\n  h: {role: state, shape: [4], dtype: float32}\n"
     "regions: {f: {call: CALL, inputs: [x, h], outputs: y}}\n"

@@ -13,7 +13,8 @@ from graphspec.build_spec import build
 from graphspec.compiler import _lower, compile_spec, order
 from graphspec.document import parse
 from graphspec.errors import SpecError
-from graphspec.spec import Buckets, Buffer, DimSize, Model, Name, Region, Spec
+from graphspec.places import step_places
+from graphspec.spec import Buckets, Buffer, DimSize, Loop, Model, Name, Region, Spec
 
 ABC = """
 graphspec: 1
@@ -439,3 +440,74 @@ def test_a_single_sequence_in_order_with_one_bucket_is_never_refused(spec):
     one = Spec("s", spec.model, spec.regions, {"replay": names}, dims={"batch": Buckets((2,)), "cache": Buckets((8,))},
                buffers=spec.buffers, pools=spec.pools)  # fmt: skip
     assert not [finding for finding in order.check(one, _lower(one)) if finding.code != "GS302"]
+
+
+# Loops against every way through them with up to two turns each, as a run without loops.
+
+
+@st.composite
+def programs(draw):
+    """A spec with one sequence that has loops, in loops too, mostly in one pool; they go by a state."""
+    count = draw(st.integers(2, 5))
+    names = [f"r{index}" for index in range(count)]
+    regions = {}
+    for index, name in enumerate(names):
+        made = [f"v{other}" for other in range(index)]
+        read = draw(st.lists(st.sampled_from(made), min_size=1, max_size=2, unique=True)) if made else []
+        inputs = [draw(st.sampled_from(["plain", "plain", "rows"])), *read]
+        eager = draw(st.integers(0, 6)) == 0
+        regions[name] = Region(name, "model.f", tuple(map(Name, inputs)), outputs={f"v{index}": ""}, eager=eager)
+    captured = [name for name in names if not regions[name].eager]
+    shared = captured if draw(st.booleans()) else [name for name in captured if draw(st.booleans())]
+    steps = (*names, *draw(st.lists(st.sampled_from(names), max_size=3)))
+    loops = []
+    for _ in range(draw(st.integers(1, 3))):
+        first = draw(st.integers(0, len(steps) - 1))
+        loops.append(Loop("go", first, draw(st.integers(first + 1, len(steps)))))
+    loops = sorted(set(loops), key=lambda each: (each.first, -each.stop))
+    nested = [loop for at, loop in enumerate(loops)
+              if all(loop.stop <= other.stop or loop.first >= other.stop for other in loops[:at])]  # fmt: skip
+    plain, rows = Buffer("plain", shape=(), dtype="float32"), Buffer("rows", shape=(DimSize("batch"),), dtype="float32")
+    buffers = {"plain": plain, "rows": rows, "go": Buffer("go", role="state", shape=(), dtype="bool")}
+    return Spec("s", Model("m.py:f"), regions, {"s": steps}, dims={"batch": Buckets((1, 2))}, buffers=buffers,
+                pools={"p": tuple(shared)} if shared else {}, loops={"s": tuple(nested)})  # fmt: skip
+
+
+def ways(program):
+    """Every way through a program with up to two turns of each loop."""
+    found = [()]
+    for item in program:
+        if isinstance(item, int):
+            found = [(*way, item) for way in found]
+        else:
+            turns = ways(item.body)
+            turned = [(), *turns, *((*one, *other) for one in turns for other in turns)]
+            found = [(*way, *turn) for way in found for turn in turned][:4000]
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(programs())
+def test_a_loop_is_refused_exactly_where_some_number_of_turns_reads_what_is_not_there(spec):
+    plan = _lower(spec)
+    sequence, memory = plan.sequences["s"], Memory(plan)
+    expected = set()
+    for way in ways(sequence.program):
+        for bucket in sequence.buckets:
+            holds, ran = {}, set()
+            for step in way:
+                for wire in plan.regions[sequence.steps[step]].reads:
+                    if wire.producer is not None and wire.producer not in ran:
+                        expected.add((step, "GS302"))
+                    elif wire.source == "graph":
+                        key = wire.value, bucket.project(plan.regions[wire.producer].dims)
+                        if holds[key] != key:
+                            expected.add((step, "GS301"))
+                memory.replay(holds, sequence.steps[step], bucket)
+                ran.add(sequence.steps[step])
+    found = order.check(spec, plan)
+    places = {place: step for step, place in enumerate(step_places(spec, "s"))}
+    got = {(places[each.path], each.code) for each in found}
+    unmade = {step for step, code in got if code == "GS302"}
+    assert unmade == {step for step, code in expected if code == "GS302"}
+    assert {each for each in got if each[0] not in unmade} == {each for each in expected if each[0] not in unmade}

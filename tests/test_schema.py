@@ -103,7 +103,8 @@ def test_the_keys_of_the_schema_are_the_fields_of_the_dataclasses():
     assert properties("update") == names(spec.Update, param="from")
     assert properties("compile") == names(spec.Compile)
     top = PUBLISHED["properties"]
-    renamed = {"sequences": "replay", "document": None}
+    renamed = {"sequences": "replay", "loops": None, "document": None}
+    assert properties("step") == names(spec.Loop, condition="while", first="do", stop="do", limit="max")
     assert set(top) == names(spec.Spec, **renamed) | {"graphspec", "generators", "hooks"}
     assert set(top["model"]["properties"]) == names(spec.Model)
     assert set(top["capture"]["properties"]) == names(spec.CaptureOptions)

@@ -6,7 +6,7 @@ in a pool, replays it, writes update slots, and reports. It knows nothing of spe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from graphspec.errors import DeviceError
     from graphspec.recording.calls import Call, Recording
     from graphspec.recording.source import ModuleNames
+    from graphspec.spec import Compile
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class CaptureRequest:
     ``call`` runs the region on its static inputs and returns the tensors whose memory must outlive the call;
     ``held_until`` gives, for each of them, the last capture of the pool during which it must stay untouched.
     ``slots`` picks the updatable arguments, given what was recorded; ``names`` tells the modules of each
-    call, ``updates`` whether there will be any.
+    call, ``updated`` the operators whose arguments updates refresh. With a ``compiler`` the graph is one compiled call;
+    ``compiling`` is called when that has to be compiled first.
     """
 
     graph: plan.Graph
@@ -48,7 +50,9 @@ class CaptureRequest:
     held_until: Callable[[int], float]
     slots: Callable[[Recording], Sequence[Slot]]
     names: ModuleNames | None
-    updates: bool = False
+    updated: Collection[str] = ()
+    compiler: Compile | None = None
+    compiling: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,10 @@ class CapturedGraph(Protocol):
     @property
     def operators(self) -> int:
         """How many operators a replay runs."""
+
+    @property
+    def compile_s(self) -> float | None:
+        """The seconds that its compilation took, 0 if it came from a cache; None where it is not compiled."""
 
     @property
     def slots(self) -> Sequence[Slot]:

@@ -24,6 +24,8 @@ from graphspec.spec import CaptureOptions
 class DeviceGraph:
     """One captured device graph, with the tensors on its memory that must outlive the capture."""
 
+    compile_s: float | None = None
+
     def __init__(
         self, backend: DeviceBackend, request: CaptureRequest, graph: Any, recording: Recording, outputs: Any
     ) -> None:

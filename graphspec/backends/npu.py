@@ -146,13 +146,13 @@ class NpuBackend(DeviceBackend):
             graph,
             pool=pool,
             stream=self._stream,
-            auto_dispatch_capture=request.updates,
+            auto_dispatch_capture=bool(request.updated),
             capture_error_mode=self._options.error_mode,
         )
 
     def captured(self, request: CaptureRequest, graph: Any, recording: Recording, outputs: Any) -> DeviceGraph:
         """The finished graph, after the extras that the spec asks for."""
-        handled = [i for i, call in enumerate(recording.calls) if request.updates and _handler(call) is not None]
+        handled = [i for i, call in enumerate(recording.calls) if request.updated and _handler(call) is not None]
         captured = NpuGraph(self, request, graph, recording, outputs, handled)
         if self._npu.super_kernel is not None:
             self._optimize(request, graph)

@@ -44,6 +44,9 @@ FORMATS: dict[str, Callable[[RunReport], str]] = {"text": _text, "json": run_jso
 @pairs.repeatable("--dim", "NAME=N", "The real size of a bucketed dim.")
 @click.option("--output", type=click.Path(path_type=Path), help="Results of the first run, as .npz or .safetensors.")
 @click.option("--check/--no-check", default=True, help="Compare with eager (default), or only time.")
+@click.option(
+    "--compile/--no-compile", "compiled", default=True, help="Compile the regions that say `compile` (default), or not."
+)
 @click.option("--format", "style", type=click.Choice(list(FORMATS)), default="text", show_default=True, help="Output.")
 def command(  # noqa: PLR0917  one argument for each flag
     spec: Path,
@@ -54,6 +57,7 @@ def command(  # noqa: PLR0917  one argument for each flag
     dim_pairs: tuple[str, ...],
     output: Path | None,
     check: bool,
+    compiled: bool,
     style: str,
 ) -> None:
     """Capture SPEC, compare its replays with eager, and time both.
@@ -72,7 +76,7 @@ def command(  # noqa: PLR0917  one argument for each flag
     _refuse_nothing_to_run(plan)
     options = _options(plan, named, steps=steps, check=check)
     with prints_on_stderr(), Progress() as progress:
-        executed = _execute(plan, device, options, progress)
+        executed = _execute(plan, device, options, progress, compiled=compiled)
     click.echo(FORMATS[style](executed.report), nl=False, color=coloured(sys.stdout))
     if output is not None:
         from graphspec.runtime.values.files import write_tensors
@@ -99,7 +103,7 @@ def _options(
     return RunOptions(steps, fix(plan, tensors, values, sizes), check)
 
 
-def _execute(plan: Plan, device: str | None, options: RunOptions, progress: Progress) -> Executed:
+def _execute(plan: Plan, device: str | None, options: RunOptions, progress: Progress, *, compiled: bool) -> Executed:
     from graphspec.runtime.runner import open_spec
     from graphspec.runtime.trial.execute import execute
 
@@ -111,7 +115,13 @@ def _execute(plan: Plan, device: str | None, options: RunOptions, progress: Prog
         progress(f"capture {event.region}", done, total)
         done += 1
 
-    with open_spec(plan, device=device, progress=capturing) as runner:
+    def compiling(graph: Any) -> None:
+        progress(" ".join(filter(None, ("compile", graph.region, str(graph.bucket)))), done, total)
+
+    with open_spec(
+        plan, device=device, progress=capturing, compile=compiled, compiling=compiling, capture=False
+    ) as runner:
+        runner.capture(padding=not options.check)  # the check shows more, on other inputs and at every size
         return execute(runner, options, progress)
 
 

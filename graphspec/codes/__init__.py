@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from graphspec.codes import capture, reading, references, schema, sizes, updates
+from graphspec.codes import capture, compilers, reading, references, schema, sizes, updates
 from graphspec.codes.entry import Code
 
 __all__ = ["CODES", "Code"]
@@ -17,6 +17,7 @@ CODES: Mapping[str, Code] = {
         *references.CODES,
         *sizes.CODES,
         *updates.CODES,
+        *compilers.CODES,
         *capture.CODES,
     )
 }

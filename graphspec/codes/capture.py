@@ -116,4 +116,27 @@ CODES: Final = (
         "h.unsqueeze_(-1)",
         "h = h.unsqueeze(-1)",
     ),
+    Code(
+        "GS752",
+        "A region writes what the model owns in rows that a bucket adds.",
+        "Those rows are nobody's: eager leaves them as they were. Where a state with that `attr` declares its shape,"
+        " the runtime keeps them; `pad_rows` names slots that padded rows may write.",
+        "def forward(self, x): return self.h[: x.shape[0]].add_(x) * 1",
+        "h: {role: state, attr: model.h, shape: [batch, 2]}",
+    ),
+    Code(
+        "GS753",
+        "Rows that a bucket adds change what a run gives.",
+        "A run with 3 rows in a bucket of 4 must give what eager gives with 3. Each bucket is run padded when a spec is"
+        " opened, once as eager does it and with two contents of the padded rows.",
+        "return torch.cat([x, x * 10])  # [2*batch, 2]: padded rows lie between real ones",
+        "return torch.stack([x, x * 10], 1).flatten(0, 1)",
+    ),
+    Code(
+        "GS760",
+        "A region uses gradients that `grads: overwrite` says it ignores.",
+        "Its own code adds to what it finds in `.grad`, or reads it, so the two would differ where something is there.",
+        "loss.backward()\nself.optimizer.step()\nself.optimizer.zero_grad()  # grads: overwrite",
+        "self.optimizer.zero_grad()\nloss.backward()\nself.optimizer.step()",
+    ),
 )  # fmt: skip

@@ -88,4 +88,8 @@ CODES: Final = (
          " comparison finds it. Reading alone is fine where a region writes the tensor in place.",
          "h: {role: state, shape: [8], dtype: float32}\n# inputs: [x], outputs: [y, h]",
          "h: {role: state, shape: [8], dtype: float32}\n# inputs: [x, h], outputs: [y, h]"),
+    Code("GS229", "`pad_rows` names rows that no state has.",
+         "It lists scratch slots: rows of a state, along its first axis, that rows a bucket adds may write.",
+         "kv: {role: state, attr: model.kv}\n# in a region: pad_rows: {cache: [0]}",
+         "kv: {role: state, attr: model.kv}\n# in a region: pad_rows: {kv: [0]}"),
 )  # fmt: skip

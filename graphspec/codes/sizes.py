@@ -25,6 +25,18 @@ CODES: Final = (
          "replay: {first: [a, b], second: [b, a]}",
          "pools: {p: [b]}  # a has memory of its own\nbuffers: {y: {role: output, copy: false}}\n"
          "replay: {first: [a, b], second: [b, a]}"),
+    Code("GS305", "Nothing in a loop changes what it goes by.",
+         "The value is read before each turn. What the caller gives, or a region outside of the loop makes, is the same"
+         " in every turn: the loop would run for ever, or not at all.",
+         "replay: [start, {while: active, do: [step]}]  # start makes active",
+         "replay: [start, {while: active, do: [step]}]  # step makes active, a state"),
+    Code("GS306", "A loop does not go by one bool.",
+         "The host reads the value before each turn. Of several elements nothing says which one decides, and of a"
+         " number nothing says when it is enough.",
+         "active: {role: state, shape: [batch], dtype: bool}", "active: {role: state, shape: [1], dtype: bool}"),
+    Code("GS307", "Loops nest too deep.",
+         "The order of what may follow what is proven for up to 4 loops in each other.",
+         "", ""),
     Code("GS401", "Bucket sizes do not ascend.", "A list out of order is usually a slip in one of its numbers.",
          "batch: [8, 4, 2]", "batch: [2, 4, 8]"),
     Code("GS402", "A bucket size is listed twice.", "Each size is one graph.", "batch: [2, 4, 4]", "batch: [2, 4]"),
@@ -62,9 +74,9 @@ CODES: Final = (
          "  g: {call: model.g, inputs: [h], outputs: y, eager: true}",
          "dims: {batch: [8]}\nbuffers: {h: {role: output, shape: [batch, 4], dtype: float32}}\nregions:\n"
          "  f: {call: model.f, inputs: [x], outputs: h}\n  g: {call: model.g, inputs: [h], outputs: y, eager: true}"),
-    Code("GS411", "Nothing says how large a dim is.",
-         "A run takes the smallest bucket that holds its sizes, and reads them off its inputs and params. A dim that"
-         " only a result has can have one size.",
+    Code("GS411", "Only the caller can say how large a dim is.",
+         "A run takes the smallest bucket that holds its sizes, and reads them off its inputs and params. Of a dim that"
+         ' only a result has every run must state the size: `runner.run(..., sizes={"patches": 16})`.',
          "dims: {patches: [16, 64]}\nbuffers: {y: {role: output, shape: [patches, 8], dtype: float32}}",
          "dims: {patches: 64}\nbuffers: {y: {role: output, shape: [patches, 8], dtype: float32}}"),
     Code("GS412", "Rows that a bucket adds may reach a state.",
@@ -74,4 +86,14 @@ CODES: Final = (
          "# inputs: [x, h], outputs: [y, h]",
          "x: {shape: [frames, 8], dtype: float32}\nn: {shape: [], dtype: int64, from: {size: frames}}\n"
          "h: {role: state, shape: [8], dtype: float32}\n# inputs: [x, n, h], outputs: [y, h]"),
+    Code("GS413", "Rows that a bucket adds would train the model.",
+         "They take part in the loss, in its gradients, and so in every parameter: a region that trains runs at the"
+         " very sizes that it was captured for.",
+         "dims: {batch: [4, 8]}\nregions:\n  step: {call: model.step, inputs: [x], optimizer: model.optimizer}",
+         "dims: {batch: {sizes: [4, 8], exact: true}}\nregions:\n"
+         "  step: {call: model.step, inputs: [x], optimizer: model.optimizer}"),
+    Code("GS416", "An axis `_` stands where a size is needed.",
+         "`_` is whatever comes, for an axis of a result or an intermediate that no bucket pads. What is allocated, and"
+         " what a caller gives, has a size on every axis.",
+         "x: {shape: [batch, _], dtype: float32}", "y: {role: output, shape: [batch, _], dtype: float32}"),
 )  # fmt: skip

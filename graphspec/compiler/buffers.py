@@ -7,7 +7,7 @@ import math
 from graphspec.compiler.buckets import bucketed_dims
 from graphspec.compiler.dims import shape_dims
 from graphspec.plan import ITEM_BYTES, Bucket, BufferPlan, concrete
-from graphspec.spec import Buffer, Constant, Spec
+from graphspec.spec import Buffer, Constant, Free, Spec
 
 
 def plan_buffers(spec: Spec, buckets: tuple[Bucket, ...]) -> dict[str, BufferPlan]:
@@ -25,7 +25,8 @@ def plan_buffers(spec: Spec, buckets: tuple[Bucket, ...]) -> dict[str, BufferPla
 
 def _buffer(buffer: Buffer, bucketed: tuple[str, ...], sizes: dict[str, int]) -> BufferPlan:
     named = shape_dims(buffer.shape or ())
-    largest = None if buffer.shape is None else concrete(buffer.shape, sizes)
+    known = buffer.shape is not None and not any(isinstance(axis, Free) for axis in buffer.shape)
+    largest = concrete(buffer.shape or (), sizes) if known else None
     item = ITEM_BYTES.get(buffer.dtype or "")
     return BufferPlan(
         name=buffer.name,
@@ -34,8 +35,8 @@ def _buffer(buffer: Buffer, bucketed: tuple[str, ...], sizes: dict[str, int]) ->
         shape=buffer.shape,
         dims=tuple(dim for dim in bucketed if dim in named),
         largest=largest,
-        bytes=None if largest is None or item is None else math.prod(largest) * item,
-        static=buffer.role != "output" or buffer.static,
+        bytes=None if largest is None or item is None or buffer.attr is not None else math.prod(largest) * item,
+        static=not buffer.is_made or buffer.static,
         source=buffer.source,
         declared=buffer,
     )

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from graphspec.compiler.simulation import Read, Simulator, made_reads
-from graphspec.errors import Diagnostic, KeyPath
+from graphspec.errors import Diagnostic
 from graphspec.finding import finding
+from graphspec.places import loop_places, step_places
 from graphspec.plan import Bucket, Plan, Sequence, Span
 from graphspec.spec import Spec
 
@@ -34,12 +35,16 @@ class _Problem:
 
 @dataclass(frozen=True)
 class _Overwrite:
-    """``by`` takes the memory of a value before its read; ``replayed`` leads from its producer to the reader."""
+    """``by`` takes the memory of a value before its read; ``replayed`` leads from its producer to the reader.
+
+    ``earlier_turn``: it does so in the turn of a loop before the one that reads.
+    """
 
     bucket: Bucket
     span: Span
     by: str
     replayed: tuple[str, ...]
+    earlier_turn: bool = False
 
 
 def check(spec: Spec, plan: Plan) -> list[Diagnostic]:
@@ -63,15 +68,10 @@ def _target(read: Read) -> tuple[str, str]:
 
 
 def _finding(spec: Spec, read: Read, problem: _Problem) -> Diagnostic:
-    return finding(
-        spec.document, problem.code, problem.message, _place(spec, read.sequence, read.step), hint=problem.hint
-    )
-
-
-def _place(spec: Spec, sequence: str, step: int) -> KeyPath:
-    document = spec.document
-    bare = tuple(spec.sequences) == ("replay",) if document is None else isinstance(document.data.get("replay"), list)
-    return ("replay", step) if bare else ("replay", sequence, step)
+    place = step_places(spec, read.sequence)[read.step]
+    if read.loop is not None:
+        place = loop_places(spec, read.sequence)[read.loop]
+    return finding(spec.document, problem.code, problem.message, place, hint=problem.hint)
 
 
 def _lent(spec: Spec, plan: Plan) -> Iterator[Diagnostic]:
@@ -91,7 +91,7 @@ def _lent(spec: Spec, plan: Plan) -> Iterator[Diagnostic]:
                 f" memory in pool {plan.regions[by].pool!r} before the run returns"
             )
             hint = f"remove `copy: false` of {value!r}, or take {by!r} out of the pool {plan.regions[by].pool!r}"
-            yield finding(spec.document, LENT_TOO_SHORT, message, _place(spec, name, step), hint=hint)
+            yield finding(spec.document, LENT_TOO_SHORT, message, step_places(spec, name)[step], hint=hint)
 
 
 def _unmade(plan: Plan, reads: Mapping[str, list[Read]]) -> dict[Read, _Problem]:
@@ -107,15 +107,26 @@ def _unmade(plan: Plan, reads: Mapping[str, list[Read]]) -> dict[Read, _Problem]
     for read in (read for of in reads.values() for read in of if read.made_at is None):
         makers = sequences[read.producer]
         if not makers or makers == {read.sequence}:
-            problems[read] = _never_made(read, later=bool(makers))
+            before = plan.sequences[read.sequence].steps[: read.step]
+            problems[read] = _never_made(read, later=bool(makers), maybe=read.producer in before)
+        elif read.loop is not None:
+            continue  # the host looks where the value lies
         elif captured[read.producer] >= captured[read.region] and _target(read) not in addressless:
             addressless.add(_target(read))
             problems[read] = _captured_too_late(read)
     return problems
 
 
-def _never_made(read: Read, *, later: bool) -> _Problem:
+def _never_made(read: Read, *, later: bool, maybe: bool) -> _Problem:
+    """``later``: in the sequence; ``maybe``: before the reader, in a loop that may run no turn."""
     keep = "keep a value of an earlier run in a buffer with `role: state`"
+    if maybe:
+        message = f"{read.who} reads {read.value!r} of region {read.producer!r}, whose loop may run no turn before"
+        return _Problem(NEVER_MADE, message, f"replay {read.producer!r} once before the loop too, or {keep}")
+    if read.loop is not None:
+        why = "which has not run before the first turn" if later else "which no sequence replays"
+        message = f"{read.who} goes by a value of region {read.producer!r}, {why}"
+        return _Problem(NEVER_MADE, message, f"replay {read.producer!r} once before the loop too, or {keep}")
     if read.region == read.producer:
         message = f"region {read.region!r} reads its own output {read.value!r} before it has made it"
         return _Problem(NEVER_MADE, message, keep)
@@ -158,6 +169,8 @@ def _overwritten(plan: Plan, reads: Mapping[str, list[Read]]) -> dict[Read, _Pro
 
 def _within(sequence: Sequence, read: Read, step: int, span: Span, bucket: Bucket) -> _Overwrite:
     """The sequence that reads also replays what takes the memory."""
+    if step >= read.step:
+        return _Overwrite(bucket, span, sequence.steps[step], (), earlier_turn=True)
     before = (read.producer, *sequence.steps[: read.step]) if read.made_at is None else ()
     replayed = before or sequence.steps[read.made_at : read.step]
     return _Overwrite(bucket, span, sequence.steps[step], (*replayed, read.region))
@@ -172,6 +185,15 @@ def _across(read: Read, maker: Sequence, step: int, span: Span, bucket: Bucket) 
 def _too_late(plan: Plan, simulator: Simulator, read: Read, overwrites: list[_Overwrite]) -> _Problem:
     first = overwrites[-1]  # the largest bucket
     pool, by = first.span.pool, first.by
+    everywhere = len(overwrites) == len(plan.sequences[read.sequence].buckets)
+    at = "" if everywhere else f" (at {first.bucket})"
+    if first.earlier_turn:
+        message = (
+            f"{read.who} reads {read.value!r} of region {read.producer!r} again in its next turn, after {by!r} has"
+            f" reused its memory in pool {pool!r}{at}"
+        )
+        hint = f"take {by!r} out of the pool {pool!r}, or replay {read.producer!r} in the loop after {by!r}"
+        return _Problem(OVERWRITTEN, message, hint)
 
     def captured(region: str) -> float:
         graph = simulator.graph(region, first.bucket)
@@ -181,13 +203,11 @@ def _too_late(plan: Plan, simulator: Simulator, read: Read, overwrites: list[_Ov
     listed = [name for name in dict.fromkeys(first.replayed) if name == read.region or plan.regions[name].pool == pool]
     if len(listed) > _LISTED:
         listed = [name for name in listed if name in (read.producer, by, read.region)]
-    everywhere = len(overwrites) == len(plan.sequences[read.sequence].buckets)
     expected = sorted(listed, key=captured)
-    place = f"after region {read.region!r}" if captured(by) > captured(read.region) else f"before {read.producer!r}"
+    place = f"after {read.who}" if captured(by) > captured(read.region) else f"before {read.producer!r}"
     return _Problem(
         OVERWRITTEN,
-        f"region {read.region!r} reads {read.value!r} of region {read.producer!r} after {by!r} has reused its memory"
-        f" in pool {pool!r}: expected {', '.join(expected)} (the order of capture), got {', '.join(listed)}"
-        + ("" if everywhere else f" (at {first.bucket})"),
+        f"{read.who} reads {read.value!r} of region {read.producer!r} after {by!r} has reused its memory"
+        f" in pool {pool!r}: expected {', '.join(expected)} (the order of capture), got {', '.join(listed)}{at}",
         f"replay {by!r} {place}, or take it out of the pool {pool!r}",
     )

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from graphspec.plan import Bucket, Graph, Plan, Sequence, Span
+from graphspec.spec import Loop
+from graphspec.turns import Block, Turns
 
 
 class PoolMemory:
@@ -46,10 +48,25 @@ class PoolMemory:
         """The step that may have overwritten the value, None while it is intact."""
         return self._lost.get(span)
 
+    def copy(self) -> PoolMemory:
+        """The same memory, for another way on from here."""
+        other = PoolMemory()
+        other._by_last, other._by_first = list(self._by_last), list(self._by_first)
+        other._lost, other._made = dict(self._lost), self._made
+        return other
+
+    def join(self, before: PoolMemory) -> None:
+        """After a turn of a loop that began with ``before``: what is intact either way, with the turn or without."""
+        for span, step in before._lost.items():
+            self._lost.setdefault(span, step)
+
 
 @dataclass(frozen=True)
 class Read:
-    """A step of a sequence reads what a region makes; ``made_at`` is the latest step before it that made it."""
+    """A step of a sequence reads what a region makes; ``made_at`` is the latest step before it that certainly made it.
+
+    ``loop``: it is no region that reads, but a loop, before each of its turns; ``step`` is the first of those.
+    """
 
     sequence: str
     step: int
@@ -58,19 +75,26 @@ class Read:
     producer: str
     in_pool: bool
     made_at: int | None
+    loop: Loop | None = None
+
+    @property
+    def who(self) -> str:
+        """The reader, as messages call it."""
+        return f"region {self.region!r}" if self.loop is None else f"the loop `while: {self.value}`"
 
 
 def made_reads(plan: Plan, sequence: Sequence) -> list[Read]:
     """Every read of a value that some region makes, by step."""
     found = []
-    made_at: dict[str, int] = {}
-    for step, region in enumerate(sequence.steps):
-        for wire in plan.regions[region].reads:
+    for at, ran in sequence.certain():
+        loop = at if isinstance(at, Loop) else None
+        step = at.first if isinstance(at, Loop) else at
+        region = "" if loop is not None else sequence.steps[step]
+        for wire in (plan.condition(loop.condition),) if loop is not None else plan.regions[region].reads:
             if wire.producer is not None:
-                at = made_at.get(wire.producer)
-                in_pool = wire.source == "graph"
-                found.append(Read(sequence.name, step, region, wire.value, wire.producer, in_pool, at))
-        made_at[region] = step
+                made_at, in_pool = ran.get(wire.producer), wire.source == "graph"
+                read = Read(sequence.name, step, region, wire.value, wire.producer, in_pool, made_at, loop)
+                found.append(read)
     return found
 
 
@@ -111,25 +135,70 @@ class Simulator:
 
         What it reads before making it was made by an earlier run, and is intact when this one starts.
         """
-        pools: dict[str, PoolMemory] = defaultdict(PoolMemory)
-        reads_at: dict[int, list[tuple[Read, Span]]] = defaultdict(list)
+        run = _SimulatedRun(self, sequence, bucket, watched)
         for read in reads:
-            span = self.span(read, bucket)
-            reads_at[read.step].append((read, span))
-            if read.made_at is None:
-                pools[span.pool].add(span)
-        late: dict[Read, int] = {}
-        made: dict[Span, None] = {}
-        for step, region in enumerate(sequence.steps):
-            for read, span in reads_at[step]:
-                lost_at = pools[span.pool].lost_at(span)
-                if lost_at is not None:
-                    late[read] = lost_at
-            graph = self.graph(region, bucket)
-            if graph is not None:
-                makes = self._makes[graph.pool, graph.index]
-                pools[graph.pool].replay(graph.index, makes, step)
-                made.update((span, None) for span in makes if span.value in watched)
-        lost = {span: pools[span.pool].lost_at(span) for span in made}
+            run.expect(read, self.span(read, bucket))
+        run.through(sequence.program)
+        lost = {span: run.pools[span.pool].lost_at(span) for span in run.made}
         taken = {span: at for span, at in lost.items() if at is not None}
-        return Run(late, taken, lost.keys() - taken.keys())
+        return Run(run.late, taken, lost.keys() - taken.keys())
+
+    def makes(self, graph: Graph) -> list[Span]:
+        """The spans of what a graph makes in its pool."""
+        return self._makes[graph.pool, graph.index]
+
+
+class _SimulatedRun:
+    """One run on its way: its pools, and what was seen so far."""
+
+    def __init__(self, simulator: Simulator, sequence: Sequence, bucket: Bucket, watched: Collection[str]) -> None:
+        self._simulator = simulator
+        self._sequence = sequence
+        self._bucket = bucket
+        self._watched = watched
+        self._reads: dict[int | Loop, list[tuple[Read, Span]]] = defaultdict(list)
+        self.pools: dict[str, PoolMemory] = defaultdict(PoolMemory)
+        self.late: dict[Read, int] = {}
+        self.made: dict[Span, None] = {}
+
+    def expect(self, read: Read, span: Span) -> None:
+        """The run has this read; what it does not make itself is there when it begins."""
+        self._reads[read.step if read.loop is None else read.loop].append((read, span))
+        if read.made_at is None:
+            self.pools[span.pool].add(span)
+
+    def through(self, program: Block, *, looking: bool = True) -> None:
+        """Run a program; ``looking``: at its reads.
+
+        A loop is walked twice: first for what one turn leaves behind, which each further turn would leave too, then
+        from there with an eye on the reads. What is intact at its end is so after any number of turns, none included.
+        """
+        for item in program:
+            if isinstance(item, int):
+                self._step(item, looking=looking)
+                continue
+            self._turn(item, looking=False)
+            if looking:
+                self._look(item.loop)
+                self._turn(item, looking=True)
+
+    def _turn(self, turns: Turns, *, looking: bool) -> None:
+        before = {pool: memory.copy() for pool, memory in self.pools.items()}
+        self.through(turns.body, looking=looking)
+        for pool, memory in before.items():
+            self.pools[pool].join(memory)
+
+    def _look(self, at: int | Loop) -> None:
+        for read, span in self._reads[at]:
+            lost_at = self.pools[span.pool].lost_at(span)
+            if lost_at is not None:
+                self.late[read] = lost_at
+
+    def _step(self, step: int, *, looking: bool) -> None:
+        if looking:
+            self._look(step)
+        graph = self._simulator.graph(self._sequence.steps[step], self._bucket)
+        if graph is not None:
+            makes = self._simulator.makes(graph)
+            self.pools[graph.pool].replay(graph.index, makes, step)
+            self.made.update((span, None) for span in makes if span.value in self._watched)

@@ -13,7 +13,7 @@ def made_values(spec: Spec) -> dict[str, str]:
 def is_written_back(spec: Spec, value: str) -> bool:
     """Whether a region output of this name is copied into the static buffer that bears the name."""
     buffer = spec.buffers.get(value)
-    return buffer is not None and buffer.role != "output"
+    return buffer is not None and not buffer.is_made
 
 
 def is_given(buffer: Buffer) -> bool:
@@ -21,10 +21,16 @@ def is_given(buffer: Buffer) -> bool:
     return buffer.role == "input" and buffer.source is None
 
 
+def unnamed_inputs(spec: Spec) -> set[str]:
+    """The inputs that no region is given: the model reads them where they lie, in its own tensors."""
+    owned = {each.name for each in spec.buffers.values() if each.role == "input" and each.attr is not None}
+    return owned and owned - {name for region in spec.regions.values() for name in reads(region)}
+
+
 def is_static(spec: Spec, value: str) -> bool:
     """Whether a region output is copied, inside the graph, into one allocation outside every pool."""
     buffer = spec.buffers.get(value)
-    return buffer is not None and buffer.role == "output" and buffer.static
+    return buffer is not None and buffer.is_made and buffer.static
 
 
 def is_held(spec: Spec, value: str) -> bool:

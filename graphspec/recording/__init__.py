@@ -2,7 +2,7 @@
 
 ``import torch`` loads every installed device extension, and fails altogether where one of them fails: a torch_npu
 without CANN's libraries would take the CPU away too. So graphspec imports torch without them, and a device's
-extension when that device is opened (`graphspec.runtime.devices`), where a failure can be explained.
+extension when that device is opened (`graphspec.runtime.building.devices`), where a failure can be explained.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ Aliasing is judged by the real storage and never by the schema: several operator
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphspec.errors import CaptureError
+from graphspec.recording.python_kernels import PythonKernels
 from graphspec.recording.source import ModuleNames, Site, site
 from graphspec.recording.writes import effect_of
 
@@ -185,11 +187,23 @@ class Recorder(TorchDispatchMode):
     """Runs the calls of one region and writes each of them into ``recording``.
 
     With ``names`` every call also carries the modules it was made in. ``run`` makes the call in place of the operator
-    itself: who else wants to see every call needs no mode of its own.
+    itself: who else wants to see every call needs no mode of its own. Of an operator whose kernel is Python the calls
+    of that code are recorded, as a device does it, inside of ``around_kernels()``; those named in ``whole`` stay one
+    call.
     """
 
-    def __init__(self, region: str, names: ModuleNames | None = None, run: Run = _run) -> None:
+    def __init__(
+        self,
+        region: str,
+        names: ModuleNames | None = None,
+        run: Run = _run,
+        *,
+        whole: Collection[str] = (),
+        around_kernels: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._python = PythonKernels(whole)
+        self._around_kernels = around_kernels
         self.region = region
         self._run = run
         self._names = names
@@ -200,8 +214,21 @@ class Recorder(TorchDispatchMode):
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is _DEVICE:  # what every operator asks a fake tensor: where it is
+        if func is _DEVICE or func.namespace == "profiler":  # where a fake tensor is; what names a step of an optimizer
             return func(*args, **kwargs)
+        keys = self._python.opened(func, args, kwargs)
+        if keys is None:
+            return self.record(func, args, kwargs)
+        try:
+            with self, self._around_kernels():
+                return func.redispatch(keys, *args, **kwargs)
+        except Exception:
+            if not self._python.on_fakes(args, kwargs):
+                raise
+            return self.record(func, args, kwargs)  # which says what is missing
+
+    def record(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run one call and write it down."""
         where = site()
         modules = self._names.inside() if self._names is not None else ()
         recording = self.recording
@@ -257,6 +284,8 @@ class Recorder(TorchDispatchMode):
                 kind = type(value).__name__ if wrapped else f"{value.layout} tensor"
                 message = f"region '{self.region}': {func.name()} works on a {kind}, at {where}"
                 hint = "only dense strided tensors can be captured; mark the region eager"
+                if "sparse" in str(value.layout):
+                    hint = "only dense strided tensors can be captured, nor gradients with sparse=True; mark it eager"
                 raise UncapturableError(message, where, hint=hint)
             if born:
                 self.recording._index(value.untyped_storage(), None)

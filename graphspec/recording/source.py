@@ -35,6 +35,11 @@ class Site:
     function: str
 
     @property
+    def installed(self) -> bool:
+        """Whether the line is one of an installed package, which its reader does not edit: for advice only."""
+        return "-packages" in self.file
+
+    @property
     def text(self) -> str:
         """The line itself, stripped; empty when the source cannot be read."""
         return linecache.getline(self.file, self.line).strip()
@@ -132,6 +137,17 @@ def torch_callers() -> tuple[tuple[str, ...], bool]:
         names.append(frame.f_code.co_name)
         frame = frame.f_back
     return tuple(names), frame is not None and _resolved(frame.f_code.co_filename).startswith(_GRAPHSPEC)
+
+
+def within_torch(*files: str) -> bool:
+    """Whether code of one of these files of torch is running, by its path below the folder of torch."""
+    wanted = {f"{_TORCH}{file}" for file in files}
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _resolved(frame.f_code.co_filename) in wanted:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def part_of_torch() -> str:

@@ -19,6 +19,7 @@ def render(plan: Plan) -> str:
     lines = ["flowchart LR", *_pools(plan, nodes), *_buffers(plan, nodes), *_params(nodes)]
     lines += _copies_of_params(plan, nodes)
     lines += [edge for region in plan.regions.values() for edge in _edges(nodes, region)]
+    lines += _loops(plan, nodes)
     return "\n".join(lines) + "\n"
 
 
@@ -59,14 +60,19 @@ def _buffers(plan: Plan, nodes: _Nodes) -> Iterator[str]:
     for buffer in _touched(plan):
         shape = "" if buffer.shape is None else f"[{', '.join(map(str, buffer.shape))}]"
         label = _label(buffer.name, " ".join(part for part in (buffer.dtype, shape) if part))
-        opening, closing = {"input": ("[/", "/]"), "state": ("[(", ")]"), "output": ("[\\", "\\]")}[buffer.role]
+        opening, closing = _OUTLINES[buffer.role]
         yield f"  {nodes.buffer[buffer.name]}{opening}{label}{closing}"
+
+
+_OUTLINES = {
+    "input": ("[/", "/]"), "state": ("[(", ")]"), "output": ("[\\", "\\]"), "intermediate": ("[", "]"),
+}  # fmt: skip
 
 
 def _touched(plan: Plan) -> Iterator[BufferPlan]:
     """The buffers that some region reads or makes."""
     names = {name for region in plan.regions.values() for name in region.outputs}
-    names |= {wire.value for region in plan.regions.values() for wire in region.reads}
+    names |= {wire.value for region in plan.regions.values() for wire in region.reads} | plan.conditions
     return (buffer for buffer in plan.buffers.values() if buffer.name in names)
 
 
@@ -92,6 +98,20 @@ def _edges(nodes: _Nodes, region: RegionPlan) -> Iterator[str]:
         if name in nodes.buffer and name not in region.write_back:
             arrow = f"-->|{_label('handed out')}|" if name in region.borrowed else f"-. {_label('copied out')} .->"
             yield f"  {node} {arrow} {nodes.buffer[name]}"
+
+
+def _loops(plan: Plan, nodes: _Nodes) -> Iterator[str]:
+    """A loop asks its value before each turn, and goes on with the first of its steps."""
+    loops = [(sequence, loop) for sequence in plan.sequences.values() for loop in sequence.loops]
+    for index, (sequence, loop) in enumerate(loops):
+        most = "" if loop.limit is None else f"at most {loop.limit:,} times"
+        yield f"  l{index}{{{_label(f'while {loop.condition}', most)}}}"
+        made = plan.condition(loop.condition)
+        if loop.condition in nodes.buffer and made.source == "buffer":
+            yield f"  {nodes.buffer[loop.condition]} --> l{index}"
+        elif made.producer is not None:
+            yield f"  {nodes.region[made.producer]} -->|{_label(loop.condition)}| l{index}"
+        yield f"  l{index} -. {_label('again')} .-> {nodes.region[sequence.steps[loop.first]]}"
 
 
 def _read(nodes: _Nodes, wire: Wire, reader: RegionPlan) -> str:

@@ -9,6 +9,7 @@ from itertools import groupby
 from graphspec.plan import Bucket, BufferPlan, Plan, RegionPlan, Sequence
 from graphspec.report.plan_values import value_rows
 from graphspec.report.tables import shortened, table
+from graphspec.turns import Block, Turns
 from graphspec.units import counted, human_bytes
 
 #: Longer lists leave their middle out.
@@ -117,7 +118,7 @@ def _axes(shape: Iterable[object] | None) -> str:
 
 def _size(buffer: BufferPlan) -> str:
     if buffer.bytes is None:
-        return "owned by the model" if buffer.role == "state" else ""
+        return "" if buffer.role in ("output", "intermediate") else "owned by the model"
     return human_bytes(buffer.bytes) + ("" if buffer.static else " in its graph's pool")
 
 
@@ -132,4 +133,14 @@ def _sequence(sequence: Sequence) -> list[str]:
         ("sizes", _bucket_list(sequence.buckets)),
     )
     lines = [f"  {name}  {said}" for name, said in facts if said]
-    return [f"sequence {sequence.name}: {shortened(sequence.steps, _REGIONS)}", *lines]
+    return [f"sequence {sequence.name}: {shortened(_steps(sequence.program, sequence.steps), _REGIONS)}", *lines]
+
+
+def _steps(program: Block, names: tuple[str, ...]) -> list[str]:
+    """``embed``, or ``while active (step, sample)`` for a loop."""
+    return [names[item] if isinstance(item, int) else _loop(item, names) for item in program]
+
+
+def _loop(turns: Turns, names: tuple[str, ...]) -> str:
+    most = "" if turns.loop.limit is None else f", at most {turns.loop.limit:,} times"
+    return f"while {turns.loop.condition}{most} ({', '.join(_steps(turns.body, names))})"

@@ -10,6 +10,8 @@ from graphspec.report.tables import shortened
 from graphspec.spec import FromParam, FromSize
 
 _READERS = 4
+#: The reader of a value that a loop goes by, which the host reads.
+_LOOP = "a loop"
 
 
 def value_rows(plan: Plan) -> Iterator[tuple[str, str, str, str]]:
@@ -43,6 +45,8 @@ def _readers(plan: Plan) -> dict[str, list[str]]:
         names = (*(wire.value for wire in region.reads), *(update.param for update in region.updates))
         for name in dict.fromkeys(names):
             readers[name].append(region.name)
+    for name in sorted(plan.conditions):
+        readers[name].append(_LOOP)
     return readers
 
 
@@ -68,13 +72,15 @@ def _made(plan: Plan, readers: dict[str, list[str]]) -> Iterator[tuple[str, str,
 def _ways(plan: Plan, region: RegionPlan, value: str, readers: list[str], until: str | None) -> Iterator[str]:
     """How the value reaches captured readers, eager ones, and the caller."""
     buffer = plan.buffers.get(value)
-    captured = [name for name in readers if not plan.regions[name].eager]
+    captured = [name for name in readers if name != _LOOP and not plan.regions[name].eager]
     if buffer is not None and buffer.static:
         yield "copied into one allocation for all buckets"
     elif region.eager and captured:
         yield "copied into a static buffer"
-    elif readers and not region.eager:
-        yield "read in place" + ("" if until in (None, region.name, *readers) else f", alive until {until}")
+    elif set(readers) - {_LOOP} and not region.eager:
+        yield "read in place" + ("" if until in {None, region.name, *readers} else f", alive until {until}")
+    if _LOOP in readers:
+        yield "read by the host"
     if value in region.results:
         yield "handed out without a copy" if value in region.borrowed else "copied out"
 

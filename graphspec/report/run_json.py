@@ -13,6 +13,7 @@ from graphspec.report.run_values import ReportedGraph, RunReport
 def to_json(report: RunReport) -> dict[str, Any]:
     """The object as plain data. Times are in microseconds, capture times in seconds."""
     total = report.total
+    recorded = {} if total.recorded_us is None else {"recorded": {"median_us": total.recorded_us}}
     return {
         "graphspec": report.version,
         "spec": report.spec,
@@ -21,14 +22,17 @@ def to_json(report: RunReport) -> dict[str, Any]:
         "check": {"status": report.check.status, "max_abs_diff": report.check.max_abs_diff},
         "replay": {"steps": report.steps, "median_us": total.replay_us, "p95_us": total.replay_p95_us},
         "eager": {"median_us": total.eager_us},
+        **recorded,
         "outputs": {name: {**asdict(output), "shape": list(output.shape)} for name, output in report.outputs.items()},
         "stats": asdict(report.counts),
     }
 
 
 def _graphs(graphs: Sequence[ReportedGraph]) -> list[dict[str, Any]]:
-    """Each graph; with its variant where there are several."""
+    """Each graph; with its variant where there are several, with its compilation where some are compiled."""
     left_out = set() if any(graph.variant for graph in graphs) else {"variant"}
+    if all(graph.compile_s is None for graph in graphs):
+        left_out.add("compile_s")
     return [{key: value for key, value in asdict(graph).items() if key not in left_out} for graph in graphs]
 
 

@@ -25,17 +25,17 @@ def render(report: RunReport, paint: Paint = plain) -> str:
     """The report as text; a section that has nothing to say is left out. ``paint`` colours parts of it."""
     sections = (
         [_headline(report)],
-        _captured(report.graphs),
+        _captured((*report.graphs, *report.inline)),
         list(_check(report.check, paint)),
         list(_speed(report)),
         table("results", ("dtype", "shape", "mean"), (_output(*item) for item in report.outputs.items())),
-        [f"warning: {warning}" for warning in report.warnings],
+        [warning if "warning[" in warning else f"warning: {warning}" for warning in report.warnings],
     )
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
 
 
 def _headline(report: RunReport) -> str:
-    graphs = report.graphs
+    graphs = (*report.graphs, *report.inline)
     pools = len({graph.pool for graph in graphs})
     taken = sum(graph.capture_s for graph in graphs)
     facts = f"{counted(len(graphs), 'graph')} in {counted(pools, 'pool')}, captured in {seconds(taken)}"
@@ -43,14 +43,29 @@ def _headline(report: RunReport) -> str:
 
 
 def _captured(graphs: tuple[ReportedGraph, ...]) -> list[str]:
-    rows = [
-        (g.region, sizes(g.bucket), g.variant, g.pool, f"{g.operators:,}", human_bytes(g.bytes), seconds(g.capture_s))
+    rows: list[tuple[str, ...]] = [
+        (
+            g.region,
+            sizes(g.bucket),
+            g.variant,
+            g.pool,
+            f"{g.operators:,}",
+            human_bytes(g.bytes),
+            seconds(g.capture_s),
+            _compiled(g.compile_s),
+        )
         for g in graphs
     ]
     if len(rows) > _GRAPHS:
         left_out = len(rows) - _GRAPHS
-        rows = [*rows[: _GRAPHS // 2], (f"... {left_out:,} more", "", "", "", "", "", ""), *rows[-(_GRAPHS // 2) :]]
-    return table("captured", ("bucket", "variant", "pool", "operators", "memory", "time"), rows)
+        rows = [*rows[: _GRAPHS // 2], (f"... {left_out:,} more", *[""] * 7), *rows[-(_GRAPHS // 2) :]]
+    return table("captured", ("bucket", "variant", "pool", "operators", "memory", "time", "compiled"), rows)
+
+
+def _compiled(taken: float | None) -> str:
+    if taken is None:
+        return ""
+    return seconds(taken) if taken else "from the cache"
 
 
 def _check(check: Check, paint: Paint) -> Iterator[str]:
@@ -77,7 +92,7 @@ def _check(check: Check, paint: Paint) -> Iterator[str]:
 
 
 def _speed(report: RunReport) -> Iterator[str]:
-    columns = ("eager", "replay", "p95", "", "runs")
+    columns = ("eager", *(("recorded", "compiled") if report.total.recorded_us else ("replay",)), "p95", "", "runs")
     if len(report.sequences) == 1:
         (only,) = report.sequences
         yield from table("speed", columns, [(only.sizes or "one run", *_timing(only))])
@@ -91,6 +106,7 @@ def _speed(report: RunReport) -> Iterator[str]:
 def _timing(timing: Timing) -> tuple[str, ...]:
     return (
         microseconds(timing.eager_us),
+        *((microseconds(timing.recorded_us),) if timing.recorded_us else ()),
         microseconds(timing.replay_us),
         microseconds(timing.replay_p95_us),
         _ratio(timing),
@@ -101,7 +117,8 @@ def _timing(timing: Timing) -> tuple[str, ...]:
 def _ratio(timing: Timing) -> str:
     if not timing.eager_us or not timing.replay_us:
         return ""
-    return f"{timing.eager_us / timing.replay_us:.2f}x as fast"
+    against = f", {timing.recorded_us / timing.replay_us:.2f}x of recorded" if timing.recorded_us else ""
+    return f"{timing.eager_us / timing.replay_us:.2f}x as fast{against}"
 
 
 def _output(name: str, output: Output) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ from typing import Literal
 class ReportedGraph:
     """One graph: what was captured, in which pool, at what cost. ``capture_s`` in seconds.
 
-    ``variant`` is the text of the plan's variant it belongs to; empty where a spec has one.
+    ``variant`` is the text of the plan's variant it belongs to; empty where a spec has one. ``compile_s`` are the
+    seconds its compilation took, 0 from a cache; None where it is not compiled.
     """
 
     region: str
@@ -21,6 +22,7 @@ class ReportedGraph:
     bytes: int
     capture_s: float
     variant: str = ""
+    compile_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Timing:
-    """End-to-end times of one sequence, or of all in a row, in microseconds; None where nothing was timed."""
+    """End-to-end times of one sequence, or of all in a row, in microseconds; None where nothing was timed.
+
+    ``recorded_us``: the same regions, captured uncompiled; None where no region is compiled.
+    """
 
     what: str
     sizes: str
@@ -76,6 +81,7 @@ class Timing:
     replay_us: float | None
     replay_p95_us: float | None
     eager_us: float | None
+    recorded_us: float | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,10 @@ class Counts:
 
 @dataclass(frozen=True)
 class RunReport:
-    """Everything one `run` has to say. ``total`` is every sequence in a row, ``sequences`` each on its own."""
+    """Everything one `run` has to say. ``total`` is every sequence in a row, ``sequences`` each on its own.
+
+    ``graphs`` are those of the plan; ``inline`` those of modules, which are known when the model has called them.
+    """
 
     version: str
     spec: str
@@ -112,3 +121,4 @@ class RunReport:
     outputs: Mapping[str, Output]
     counts: Counts
     warnings: tuple[str, ...] = ()
+    inline: tuple[ReportedGraph, ...] = ()

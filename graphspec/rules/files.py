@@ -9,7 +9,7 @@ from graphspec.errors import Diagnostic, KeyPath
 from graphspec.files import INDEX, absolute, problem, read_index
 from graphspec.finding import finding
 from graphspec.nearest import did_you_mean
-from graphspec.rules.walk import arguments
+from graphspec.rules.walk import arguments, around_places
 from graphspec.spec import Make, Spec
 
 _WEIGHTS = (".safetensors", ".pt", INDEX)
@@ -44,11 +44,17 @@ def missing_functions(spec: Spec) -> Iterator[Diagnostic]:
 
 def _functions(spec: Spec) -> Iterator[tuple[str, KeyPath]]:
     yield spec.model.factory, ("model", "factory")
+    if spec.sample is not None:
+        yield spec.sample, ("sample", "make")
+    for buffer in spec.buffers.values():
+        if buffer.sample is not None and buffer.sample.kind == "make":
+            yield buffer.sample.value, ("buffers", buffer.name, "sample", "make")
     yield from ((text, ("npu", "handlers", index)) for index, text in enumerate(spec.npu.handlers))
     for region in spec.regions.values():
         for value, path in arguments(region):
             if isinstance(value, Make):
                 yield value.factory, (*path, "make")
+        yield from (each for each in around_places(spec, region) if ":" in each[0])
 
 
 def _defined(path: Path) -> set[str] | SyntaxError | None:

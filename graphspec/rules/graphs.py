@@ -10,7 +10,7 @@ from graphspec.compiler.variants import MOST_VARIANTS, count_variants
 from graphspec.errors import Diagnostic, KeyPath
 from graphspec.finding import finding
 from graphspec.rules.sizes import padded_dims
-from graphspec.rules.unsaid import given_dims, is_exact
+from graphspec.rules.unsaid import is_exact
 from graphspec.rules.walk import output_place
 from graphspec.spec import Buckets, Region, Spec, reads
 from graphspec.units import counted, human_bytes
@@ -26,10 +26,9 @@ _LATER = "drop some `choices`, make fewer inputs optional, or capture at first u
 def uncuttable_results(spec: Spec) -> Iterator[Diagnostic]:
     """GS406: a result of a bucketed region without a shape: nothing says which of its axes to cut."""
     dims = region_dims(spec)
-    given = given_dims(spec, spec.regions.values())  # an unnamed size is what GS411 finds: no shape would mend it
     for name, region in _results(spec):
         buffer = spec.buffers.get(name)
-        padded = [dim for dim in dims[region.name] if dim in given and not is_exact(spec, dim)]
+        padded = [dim for dim in dims[region.name] if not is_exact(spec, dim)]
         if not padded or (buffer is not None and buffer.shape is not None):
             continue
         if region.eager and region.rows == "real":
@@ -51,7 +50,9 @@ def _results(spec: Spec) -> Iterator[tuple[str, Region]]:
         regions = [spec.regions[name] for name in steps]
         made = {name: region for region in regions for name in region.outputs}
         declared = {name for name in made if name in spec.buffers and spec.buffers[name].role == "output"}
-        found.update({name: made[name] for name in (declared or (regions[-1].outputs if regions else ()))})
+        last = (name for name in (regions[-1].outputs if regions else ()))
+        others = {name for name in last if name not in spec.buffers or not spec.buffers[name].is_made}
+        found.update({name: made[name] for name in made if name in (declared or others)})
     yield from found.items()
 
 
@@ -160,7 +161,7 @@ def fallback_with_state(spec: Spec) -> Iterator[Diagnostic]:
     """GS408: `on_miss: eager` where a state has no room for a size no bucket holds, or where no size is bucketed."""
     dims = region_dims(spec)
     for region in spec.regions.values():
-        if region.on_miss != "eager":
+        if region.on_miss != "eager" or region.inline:
             continue
         path = ("regions", region.name, "on_miss")
         if not dims[region.name]:

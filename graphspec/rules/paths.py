@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from graphspec.errors import Diagnostic, KeyPath
 from graphspec.finding import dotted, finding
 from graphspec.nearest import nearest
-from graphspec.rules.walk import arguments, data_at
+from graphspec.rules.walk import arguments, around_places, data_at
 from graphspec.spec import Attr, Region, Spec
 
 #: What code calls the object that a spec calls `model`.
@@ -36,7 +36,7 @@ def stray_globs(spec: Spec) -> Iterator[Diagnostic]:
     for text, path, key in _exact(spec):
         if "*" in text:
             message = f"`{dotted(path)}` is '{text}', and `*` cannot stand for one object"
-            hint = "name one object; globs are for `attr` of a state, `within`, and `call` of inline regions"
+            hint = "name one object; globs are for `attr` of a state, `bind`, `within`, and `call` of inline regions"
             yield finding(spec.document, "GS213", message, path, key=key, hint=hint)
 
 
@@ -44,6 +44,9 @@ def _exact(spec: Spec) -> Iterator[Place]:
     """Paths that must lead to one object."""
     for index, text in enumerate(data_at(spec, ("generators",)) or ()):
         yield text, ("generators", index), False
+    for buffer in spec.buffers.values():
+        if buffer.attr is not None and buffer.role == "input":
+            yield buffer.attr, ("buffers", buffer.name, "attr"), False
     for region in spec.regions.values():
         yield from _exact_of(spec, region)
 
@@ -52,16 +55,15 @@ def _exact_of(spec: Spec, region: Region) -> Iterator[Place]:
     start: KeyPath = ("regions", region.name)
     if not region.inline:
         yield region.call, (*start, "call"), False
-    if region.around is not None:
-        yield region.around, (*start, "around"), False
+    for text, path in around_places(spec, region):
+        if ":" not in text:
+            yield text, path, False
     for value, path in arguments(region):
         if isinstance(value, Attr):
             yield value.path, (*path, "attr"), False
     one = isinstance(data_at(spec, (*start, "optimizer")), str)
     for index, text in enumerate(region.optimizer):
         yield text, (*start, "optimizer") if one else (*start, "optimizer", index), False
-    for text in region.bind:
-        yield text, (*start, "bind", text), True
     for index, text in enumerate(data_at(spec, (*start, "generators")) or ()):
         yield text, (*start, "generators", index), False
 
@@ -69,9 +71,10 @@ def _exact_of(spec: Spec, region: Region) -> Iterator[Place]:
 def _globs(spec: Spec) -> Iterator[Place]:
     """Paths that may lead to several objects."""
     for buffer in spec.buffers.values():
-        if buffer.attr is not None:
+        if buffer.attr is not None and buffer.role == "state":
             yield buffer.attr, ("buffers", buffer.name, "attr"), False
     for region in spec.regions.values():
+        yield from ((text, ("regions", region.name, "bind", text), True) for text in region.bind)
         if region.inline:
             yield region.call, ("regions", region.name, "call"), False
         for index, update in enumerate(region.updates):

@@ -8,7 +8,7 @@ from graphspec.errors import Diagnostic, KeyPath
 from graphspec.finding import finding
 from graphspec.nearest import did_you_mean
 from graphspec.rules.walk import arguments, named_dims, output_places
-from graphspec.spec import FromParam, Name, Spec, reads
+from graphspec.spec import Buckets, Buffer, Constant, DimSize, FromParam, Name, Spec, reads
 
 
 def unknown_values(spec: Spec) -> Iterator[Diagnostic]:
@@ -34,6 +34,42 @@ def model_owned_arguments(spec: Spec) -> Iterator[Diagnostic]:
                 yield finding(spec.document, "GS227", message, path, hint=hint)
 
 
+def scratch_rows(spec: Spec) -> Iterator[Diagnostic]:
+    """GS229: `pad_rows` names no state, or rows that it has not."""
+    states = {name: buffer for name, buffer in spec.buffers.items() if buffer.role == "state"}
+    for region in spec.regions.values():
+        for name, rows in region.pad_rows.items():
+            path: KeyPath = ("regions", region.name, "pad_rows", name)
+            if name not in states:
+                message = f"region '{region.name}': `pad_rows` names '{name}', and no state bears that name"
+                hint = did_you_mean(name, states, f"declare it: {name}: {{role: state, attr: model.{name}}}")
+                yield finding(spec.document, "GS229", message, path, key=True, hint=hint)
+                continue
+            count = _rows(spec, states[name])
+            beyond = [row for row in rows if count is not None and row >= count]
+            if beyond:
+                message = (
+                    f"region '{region.name}': `pad_rows` names row {beyond[0]} of '{name}', which has {count} rows"
+                )
+                hint = f"its rows are 0 to {int(count or 0) - 1}" if count else "a single number has no rows"
+                yield finding(spec.document, "GS229", message, path, key=True, hint=hint)
+
+
+def _rows(spec: Spec, state: Buffer) -> int | None:
+    """How many rows a state has along its first axis; None where only the model knows."""
+    if state.shape is None or state.attr is not None:  # one that the model owns may be longer
+        return None
+    if not state.shape:
+        return 0
+    axis = state.shape[0]
+    if not isinstance(axis, DimSize):
+        return axis if isinstance(axis, int) else None
+    dim = spec.dims.get(axis.dim)
+    if isinstance(dim, Buckets):
+        return axis.factor * max(dim.sizes, default=0)
+    return axis.factor * dim.value if isinstance(dim, Constant) else None
+
+
 def names_with_two_meanings(spec: Spec) -> Iterator[Diagnostic]:
     """GS202: a name has two producers. Only a state may be written by several regions."""
     for name in spec.buffers.keys() & spec.params.keys():
@@ -49,7 +85,7 @@ def names_with_two_meanings(spec: Spec) -> Iterator[Diagnostic]:
                 message = f"region '{region.name}' makes '{name}' twice"
             elif name in spec.params:
                 message = f"region '{region.name}' makes '{name}', which is a param"
-            elif name in made and (buffer is None or buffer.role == "output"):
+            elif name in made and (buffer is None or buffer.is_made):
                 message = f"'{name}' is made by region '{made[name]}' and by region '{region.name}'"
             if message is not None:
                 yield finding(spec.document, "GS202", message, path, key=key, hint="give one of them another name")
@@ -62,7 +98,7 @@ def written_inputs(spec: Spec) -> Iterator[Diagnostic]:
     for region in spec.regions.values():
         for name, path, key in output_places(spec, region):
             buffer = spec.buffers.get(name)
-            if buffer is None or buffer.role == "output":
+            if buffer is None or buffer.is_made:
                 continue
             if buffer.role == "input":
                 message = f"region '{region.name}' writes '{name}', an input that only the caller writes"
@@ -79,9 +115,9 @@ def unmade_outputs(spec: Spec) -> Iterator[Diagnostic]:
     """GS204: a declared output that no region makes."""
     made = {name for region in spec.regions.values() for name in region.outputs}
     for buffer in spec.buffers.values():
-        if buffer.role == "output" and buffer.name not in made:
+        if buffer.is_made and buffer.name not in made:
             intermediates = made - spec.buffers.keys()
-            message = f"no region makes the output '{buffer.name}'"
+            message = f"no region makes the {buffer.role} '{buffer.name}'"
             hint = did_you_mean(buffer.name, intermediates, "name it under the outputs of the region that makes it")
             yield finding(spec.document, "GS204", message, ("buffers", buffer.name), key=True, hint=hint)
 
@@ -122,9 +158,8 @@ def unused(spec: Spec) -> Iterator[Diagnostic]:
     dims = {dim for dim, _ in named_dims(spec)}
     dims.update(*(spec.buckets or ()))
     unread = (
-        *(("buffers", name) for name, each in spec.buffers.items() if each.role == "input" and name not in used),
         *(("buffers", name) for name, each in spec.buffers.items()
-          if each.role == "state" and each.attr is None and name not in used),
+          if each.role in ("input", "state") and each.attr is None and name not in used),
         *(("params", name) for name in spec.params if name not in params),
         *(("dims", name) for name in spec.dims if name not in dims),
     )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Final
 
 from graphspec.errors import Diagnostic
 from graphspec.rules import (
+    compilers,
     files,
     graphs,
     paths,
@@ -16,6 +17,7 @@ from graphspec.rules import (
     sizes,
     states,
     support,
+    training,
     unsaid,
     updates,
     values,
@@ -28,6 +30,7 @@ Rule = Callable[[Spec], Iterator[Diagnostic]]
 RULES: Final[tuple[Rule, ...]] = (
     references.unknown_values,
     references.model_owned_arguments,
+    references.scratch_rows,
     references.names_with_two_meanings,
     references.written_inputs,
     references.unmade_outputs,
@@ -40,6 +43,9 @@ RULES: Final[tuple[Rule, ...]] = (
     sequences.missing_replay,
     sequences.inline_in_replay,
     sequences.never_replayed,
+    sequences.unknown_conditions,
+    sequences.conditions,
+    sequences.nested_loops,
     paths.outside_model,
     paths.stray_globs,
     files.missing_functions,
@@ -62,22 +68,30 @@ RULES: Final[tuple[Rule, ...]] = (
     sizes.runs,
     sizes.combinations,
     sizes.padding,
+    sizes.free_axes,
     updates.operators,
     updates.occurrences,
     updates.spread,
     updates.overlaps,
     updates.specialized,
+    compilers.options,
+    compilers.modes,
+    compilers.devices,
+    compilers.engines,
+    compilers.updates,
     support.not_yet,
 )
 
 #: Rules that follow values through regions, and so need every name to resolve.
 RESOLVED_RULES: Final[tuple[Rule, ...]] = (
+    sequences.loops_that_cannot_end,
     graphs.uncuttable_results,
     graphs.too_many,
     graphs.fallback_with_state,
     unsaid.uncut_reads,
     unsaid.unnamed_sizes,
     graphs.buffers_over_budget,
+    training.padded_training,
 )
 
 #: Rules that only warn of what a spec leads to, and say so of one that holds: a mistake elsewhere may be the reason.

@@ -13,7 +13,7 @@ from graphspec.spec import Buffer, DimSize, FromSize, Shape, Spec
 
 _ROLES: Mapping[str, tuple[str, ...]] = {
     "init": ("state",),
-    "attr": ("state",),
+    "attr": ("state", "input"),
     "from": ("input",),
     "optional": ("input",),
     "hold": ("input",),
@@ -21,20 +21,34 @@ _ROLES: Mapping[str, tuple[str, ...]] = {
     "pad": ("input",),
     "sample": ("input",),
     "layout": ("input", "state"),
-    "static": ("output",),
+    "static": ("output", "intermediate"),
     "copy": ("output",),
 }
 _NOT_COMPUTED = ("optional", "hold", "cast", "sample")
 _NOT_OWNED = ("dtype", "init", "layout")  # a shape may be declared: it says which axes are bucketed
+_NOT_OF_THE_MODEL = ("from", "layout", "optional")
 _NOT_EAGER: Mapping[str, str] = {
     "updates": "an eager region takes the values of its params as they are",
     "on_miss": "an eager region runs at any size",
+    "max_pad": "an eager region runs at any size",
     "warmup": "an eager region is never captured",
     "backward": "an eager region is never captured",
     "inline": "an eager region is never captured",
     "compile": "an eager region calls the model as it is",
     "grads": "an eager region is never captured",
 }
+_NOT_INLINE: Mapping[str, str] = {
+    "inputs": "it is given what its caller gives it",
+    "outputs": "its caller gets what it returns",
+    "updates": "its caller gives every value anew",
+    "around": "it runs inside of what its caller entered",
+    "mode": "it runs in the mode that its caller set",
+    "autocast": "it runs under the autocast of its caller",
+    "optimizer": "its caller steps the optimizer",
+    "allow_unused": "what gets no gradient is found when it is captured",
+    "bind": "its caller gives every value anew",
+}
+_FOUND = frozenset({"inputs", "outputs"})  # what they say is found when the module is called
 _HARMLESS = frozenset({"warmup", "on_miss"})  # without them the region would do the same
 _RANKS: Mapping[str, int] = {"channels_last": 4, "channels_last_3d": 5}
 
@@ -59,7 +73,9 @@ def keys_of_other_roles(spec: Spec) -> Iterator[Diagnostic]:
 def missing_keys(spec: Spec) -> Iterator[Diagnostic]:
     """GS216: an allocation without shape or dtype. A result has one of its own where it is `static`."""
     for buffer in spec.buffers.values():
-        if (buffer.role == "output" and not buffer.static) or buffer.attr is not None or buffer.source is not None:
+        if (buffer.is_made and not buffer.static) or buffer.source is not None:
+            continue
+        if buffer.attr is not None and buffer.role == "state":
             continue
         shape = flow(own(["batch", 64], spec.document.data if spec.document is not None else None))
         for key, value, example in (("shape", buffer.shape, shape), ("dtype", buffer.dtype, "float32")):
@@ -86,12 +102,22 @@ def contradictions(spec: Spec) -> Iterator[Diagnostic]:
     for buffer in spec.buffers.values():
         if buffer.role != "input":
             continue
+        if buffer.attr is not None:
+            yield from _of_the_model(spec, buffer)
         if buffer.optional and buffer.hold:
             message = f"'{buffer.name}' is optional (absent is None) and held (absent is its last value)"
             path: KeyPath = ("buffers", buffer.name, "hold")
             yield finding(spec.document, "GS224", message, path, key=True, hint="keep one of the two")
         if buffer.source is not None:
             yield from _computed(spec, buffer)
+
+
+def _of_the_model(spec: Spec, buffer: Buffer) -> Iterator[Diagnostic]:
+    for key in _keys(spec, ("buffers", buffer.name)):
+        if key in _NOT_OF_THE_MODEL:
+            message = f"'{buffer.name}' lies in a tensor of the model's own (`attr`), of which `{key}` cannot be said"
+            path = ("buffers", buffer.name, key)
+            yield finding(spec.document, "GS224", message, path, key=True, hint=f"remove `{key}` or `attr`")
 
 
 def _computed(spec: Spec, buffer: Buffer) -> Iterator[Diagnostic]:
@@ -107,11 +133,29 @@ def region_keys(spec: Spec) -> Iterator[Diagnostic]:
     for region in spec.regions.values():
         for key, value in _keys(spec, ("regions", region.name)).items():
             path = ("regions", region.name, key)
+            severity: Severity
             if region.eager and key in _NOT_EAGER and value not in (False, []):
                 message = f"`{key}` has no effect in region '{region.name}': {_NOT_EAGER[key]}"
-                severity: Severity = "warning" if key in _HARMLESS else "error"
+                severity = "warning" if key in _HARMLESS else "error"
                 hint = f"remove `{key}` or `eager`"
                 yield finding(spec.document, "GS224", message, path, key=True, hint=hint, severity=severity)
+            if region.inline and key in _NOT_INLINE and value not in (False, []):
+                message = f"`{key}` has no effect in region '{region.name}', which is inline: {_NOT_INLINE[key]}"
+                severity = "warning" if key in _FOUND else "error"
+                hint = f"remove `{key}` or `inline`"
+                yield finding(spec.document, "GS224", message, path, key=True, hint=hint, severity=severity)
+            if key == "grads" and region.inline and value == "overwrite":
+                message = f"region '{region.name}' is inline, and autograd itself adds to `.grad`: it cannot overwrite"
+                hint = "remove `grads`, and call `zero_grad()` in the loop"
+                yield finding(spec.document, "GS224", message, path, key=True, hint=hint)
+            if key == "backward" and value and not region.inline and not region.eager:
+                message = f"`backward` is for inline regions, and '{region.name}' is none: a run gives no gradients"
+                hint = "add `inline: true`, or let the callable do forward and backward"
+                yield finding(spec.document, "GS224", message, path, key=True, hint=hint)
+            if key == "max_pad" and region.on_miss != "eager":
+                message = f"`max_pad` has no effect in region '{region.name}': every run takes its bucket"
+                hint = "add `on_miss: eager`, or remove `max_pad`"
+                yield finding(spec.document, "GS224", message, path, key=True, hint=hint)
             if key == "rows" and not region.eager:
                 message = f"`rows` has no effect in region '{region.name}': a captured region sees its bucket"
                 hint = "remove `rows`, or add `eager: true`"

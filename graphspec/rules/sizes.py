@@ -10,8 +10,8 @@ from graphspec.errors import Diagnostic, KeyPath
 from graphspec.finding import finding
 from graphspec.nearest import did_you_mean
 from graphspec.numbers import INTEGERS
-from graphspec.rules.walk import data_at
-from graphspec.spec import Buckets, Constant, DimSize, FromParam, FromSize, Shape, Spec
+from graphspec.rules.walk import data_at, shapes
+from graphspec.spec import Buckets, Constant, DimSize, Free, FromParam, FromSize, Shape, Spec
 
 
 def _written(spec: Spec) -> Iterator[tuple[str, Any, KeyPath]]:
@@ -45,6 +45,22 @@ def lists(spec: Spec) -> Iterator[Diagnostic]:
                     yield finding(spec.document, "GS401", message, (*path, index), hint=f"write {ordered}")
             before.update(sizes)
             top = max(top, *sizes) if sizes else top
+
+
+def free_axes(spec: Spec) -> Iterator[Diagnostic]:
+    """GS416: `_` where an axis must have a size: of what is allocated, or cut to the rows of a run."""
+    for shape, path in shapes(spec):
+        section, name = path[:2]
+        buffer = spec.buffers.get(str(name)) if section == "buffers" else None
+        if buffer is not None and buffer.is_made and not buffer.static:
+            continue
+        what = "one of its allocation" if buffer is not None and buffer.static else "that of what it is given or holds"
+        for index, axis in enumerate(shape):
+            if isinstance(axis, Free):
+                message = f"'{name}' has an axis `_`, and each of its axes has a size: {what}"
+                yield finding(
+                    spec.document, "GS416", message, (*path, index), hint="write a size, or the name of a dim"
+                )
 
 
 def runs(spec: Spec) -> Iterator[Diagnostic]:

@@ -116,8 +116,9 @@ def one_way(spec: Spec) -> Iterator[Diagnostic]:
     for region in spec.regions.values():
         for name in reads(region):
             read[name].append(region)
+    looped = {loop.condition for loops in spec.loops.values() for loop in loops}
     states = [each.name for each in spec.buffers.values() if each.role == "state" and each.attr is None]
-    for name in (each for each in states if each in written and each not in read):
+    for name in (each for each in states if each in written and each not in read.keys() | looped):
         message = f"region '{written[name]}' writes the state '{name}', and no region reads it"
         hint = f"name '{name}' among the inputs of the region that goes on from it; a result has `role: output`"
         yield _one_way(spec, name, message, hint)

@@ -18,16 +18,11 @@ _TRAINING = "regions run without gradients, so train outside of the spec, and ca
 
 #: Keys of a region, the values that ask for the feature (None: any value), and what to do until it is there.
 NOT_YET: Final[tuple[tuple[str, object, str], ...]] = (
-    ("inline", True, "list the region in `replay`, and call the runner from your loop"),
-    ("backward", True, f"remove it: {_TRAINING}"),
-    ("compile", None, "remove it: graphspec captures the callable as it is"),
     ("engine", "compiled", "remove it: graphspec captures by itself"),
-    ("optimizer", None, f"remove it: {_TRAINING}"),
-    ("grads", None, f"remove it: {_TRAINING}"),
-    ("bind", None, "remove it, and fill the tensor in place before the run: a graph reads it where it is"),
     ("allow_unused", True, f"remove it: {_TRAINING}"),
 )
-_EACH = "declare a region for each module, list them in `replay`, and call the runner from your loop"
+#: The compilers that some backend runs.
+BUILT: Final = frozenset({"inductor"})
 
 
 def not_yet(spec: Spec) -> Iterator[Diagnostic]:
@@ -35,8 +30,14 @@ def not_yet(spec: Spec) -> Iterator[Diagnostic]:
     for name in spec.regions:
         written = data_at(spec, ("regions", name)) or {}
         for key, value, hint in NOT_YET:
+            if key == "grads" and spec.regions[name].inline:
+                continue
             if key in written and (value is None or written[key] == value):
                 shown = f"{key}: {str(value).lower()}" if value is not None else key
                 message = f"`{shown}` is not supported yet: no backend of this version runs it"
-                way = _EACH if key == "inline" and "*" in spec.regions[name].call else hint
-                yield finding(spec.document, "GS601", message, ("regions", name, key), key=True, hint=way)
+                yield finding(spec.document, "GS601", message, ("regions", name, key), key=True, hint=hint)
+        compiler = spec.regions[name].compile
+        if compiler is not None and compiler.backend not in BUILT:
+            message = f"`backend: {compiler.backend}` is not supported yet: no backend of this version runs it"
+            yield finding(spec.document, "GS601", message, ("regions", name, "compile", "backend"),
+                          hint="remove `compile`: graphspec captures the callable as it is")  # fmt: skip

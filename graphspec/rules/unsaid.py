@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 from graphspec.compiler.dims import region_dims, shape_dims
-from graphspec.compiler.values import is_given, made_values, params_of
+from graphspec.compiler.values import is_given, made_values, params_of, unnamed_inputs
 from graphspec.errors import Diagnostic, Severity
 from graphspec.finding import finding
 from graphspec.rules.walk import named_dims, output_place
@@ -57,12 +57,13 @@ def _uncut(spec: Spec, reader: Region, producer: Region, name: str, why: tuple[s
     if name in spec.buffers:
         path, key, hint = ("buffers", name), True, f"add `shape: [{dim}, ...]`, or {otherwise}"
     else:
-        hint = f"declare it under buffers: `{name}: {{role: output, shape: [{dim}, ...], dtype: ...}}`, or {otherwise}"
+        declared = f"`{name}: {{role: intermediate, shape: [{dim}, ...], dtype: ...}}`"
+        hint = f"declare it under buffers: {declared}, or {otherwise}"
     return finding(spec.document, "GS410", message, path, key=key, hint=hint, severity=severity)
 
 
 def unnamed_sizes(spec: Spec) -> Iterator[Diagnostic]:
-    """GS411: a run must choose between sizes of a dim that nothing it is given has."""
+    """GS411, a warning: a run must choose between sizes of a dim that nothing it is given has, so it must state one."""
     dims = region_dims(spec)
     for sequence, steps in spec.sequences.items():
         regions = [spec.regions[name] for name in dict.fromkeys(steps)]
@@ -70,23 +71,23 @@ def unnamed_sizes(spec: Spec) -> Iterator[Diagnostic]:
         for dim in sorted(used - given_dims(spec, regions)):
             sizes = _sizes(spec, dim)
             if len(sizes) > 1:
-                message = (
-                    f"no input of sequence '{sequence}' says how large '{dim}' is, so no run can choose its bucket"
-                )
+                message = f"no input of sequence '{sequence}' says how large '{dim}' is, so every run must state it"
                 path = next((path for each, path in named_dims(spec) if each == dim), ("dims", dim))
-                yield finding(spec.document, "GS411", message, path, hint=_sized(dim, max(sizes)))
+                hint = _sized(dim, max(sizes))
+                yield finding(spec.document, "GS411", message, path, hint=hint, severity="warning")
 
 
 def _sized(dim: str, size: int) -> str:
     return (
-        f"name '{dim}' in the shape of an input; or make it a constant, `dims: {{{dim}: {size}}}`;"
+        f'runs state it, `run(..., sizes={{"{dim}": {size}}})`;'
+        f" or name '{dim}' in the shape of an input; or make it a constant, `dims: {{{dim}: {size}}}`;"
         " or write the axis as a multiple of a dim that an input has, such as `2*batch`"
     )
 
 
 def given_dims(spec: Spec, regions: Iterable[Region]) -> set[str]:
     """The dims whose sizes a run of these regions is told by the inputs and params it is given."""
-    names = {name for region in regions for name in reads(region)}
+    names = {name for region in regions for name in reads(region)} | unnamed_inputs(spec)
     shapes = [each.shape or () for each in spec.buffers.values() if each.name in names and is_given(each)]
     shapes += [spec.params[name].shape for region in regions for name in params_of(spec, region)]
     return {dim for shape in shapes for dim in shape_dims(shape)}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from graphspec.errors import KeyPath
-from graphspec.spec import DictOf, DimSize, ListOf, Make, Region, Shape, Spec, Value
+from graphspec.places import loop_places, step_places
+from graphspec.spec import DictOf, DimSize, ListOf, Loop, Make, Region, Shape, Spec, Value
 
 
 def data_at(spec: Spec, path: KeyPath) -> Any:
@@ -23,12 +24,31 @@ def data_at(spec: Spec, path: KeyPath) -> Any:
 
 
 def arguments(region: Region) -> Iterator[tuple[Value, KeyPath]]:
-    """Every argument of a region, nested ones too, with its place."""
-    start: KeyPath = ("regions", region.name, "inputs")
-    for index, value in enumerate(region.positional):
+    """Every argument of a region and of what is called around it, nested ones too, with its place."""
+    start: KeyPath = ("regions", region.name)
+    yield from _arguments(region.positional, region.keyword, (*start, "inputs"))
+    if region.around is not None:
+        around = region.around
+        yield from _arguments(around.positional or (), around.keyword or {}, (*start, "around", "inputs"))
+
+
+def _arguments(
+    positional: Sequence[Value], keyword: Mapping[str, Value], start: KeyPath
+) -> Iterator[tuple[Value, KeyPath]]:
+    for index, value in enumerate(positional):
         yield from _nested(value, (*start, index))
-    for name, value in region.keyword.items():
+    for name, value in keyword.items():
         yield from _nested(value, (*start, name))
+
+
+def around_places(spec: Spec, region: Region) -> Iterator[tuple[str, KeyPath]]:
+    """The paths of what is called around a region, with their places."""
+    if region.around is not None:
+        start: KeyPath = ("regions", region.name, "around")
+        short = not isinstance(data_at(spec, start), Mapping)
+        yield region.around.call, start if short else (*start, "call")
+        if region.around.after is not None:
+            yield region.around.after, (*start, "after")
 
 
 def _nested(value: Value, path: KeyPath) -> Iterator[tuple[Value, KeyPath]]:
@@ -66,10 +86,14 @@ def output_place(spec: Spec, region: Region, name: str) -> tuple[KeyPath, bool]:
 
 def steps(spec: Spec) -> Iterator[tuple[str, KeyPath]]:
     """Every region name under `replay`, with its place."""
-    bare = isinstance(data_at(spec, ("replay",)), list)
     for sequence, names in spec.sequences.items():
-        start: KeyPath = ("replay",) if bare else ("replay", sequence)
-        yield from ((name, (*start, index)) for index, name in enumerate(names))
+        yield from zip(names, step_places(spec, sequence), strict=True)
+
+
+def loops(spec: Spec) -> Iterator[tuple[str, Loop, KeyPath]]:
+    """Every loop under `replay`, with its sequence and its place."""
+    for sequence in spec.loops:
+        yield from ((sequence, loop, path) for loop, path in loop_places(spec, sequence).items())
 
 
 def shapes(spec: Spec) -> Iterator[tuple[Shape, KeyPath]]:

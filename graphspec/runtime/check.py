@@ -8,9 +8,11 @@ axes its rows lie: what holds at both ends holds in between.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,7 +27,7 @@ from graphspec.loading import no_collections
 from graphspec.plan import Bucket, Event
 from graphspec.recording.comparison import parting
 from graphspec.report.check_values import CheckReport, TracedRegion, TracedValue
-from graphspec.runtime.devices import without_broken_torch_npu
+from graphspec.runtime.building.devices import without_broken_torch_npu
 from graphspec.runtime.fake.build import build_fake
 from graphspec.runtime.fake.judged import JudgedDevice
 from graphspec.runtime.fake.placement import Placement
@@ -33,14 +35,17 @@ from graphspec.runtime.fake.session import FakeSession
 from graphspec.runtime.fake.tensors import FakeTensors
 from graphspec.runtime.fake.world import FakeWorld
 from graphspec.runtime.hazards import hook_findings
+from graphspec.runtime.inline.found import find_modules, inner_hooks
 from graphspec.runtime.laws import registry as laws
-from graphspec.runtime.laws.evidence import Facts, Pair
+from graphspec.runtime.laws.evidence import Facts, Pair, Resized
 from graphspec.runtime.opened.context import Context
 from graphspec.runtime.opened.regions import bind_regions
 from graphspec.runtime.rehearsal.observation import EagerCall, Observation, Rehearsal
 from graphspec.runtime.rehearsal.param_symbols import ParamSymbols
 from graphspec.runtime.rehearsal.rehearser import Rehearser
-from graphspec.runtime.values.buffers import Buffers, owned_tensors
+from graphspec.runtime.rehearsal.unread import Unread
+from graphspec.runtime.training.optimizers import Flags, dampened, of_states, optimizers, state_tensors
+from graphspec.runtime.values.buffers import Buffers, owned_input, owned_tensors
 from graphspec.runtime.values.eager_copies import EagerCopies
 
 Progress = Callable[[str], None]
@@ -62,11 +67,18 @@ def check_spec(spec: language.Spec, device: str | None = None, progress: Progres
         regions, wrong = bind_regions(plan, model)
         with tensors.entered():
             buffers = Buffers(plan, torch.device("cpu"))
+            with contextlib.suppress(ModelError):  # which is found below
+                buffers.adopt_inputs(model)
         backend: Any = JudgedDevice(label, handlers=bool(spec.npu.handlers))
         context = Context(plan, model, regions, buffers, backend)
         checked = _Checked(context, FakeWorld(tensors, placement, FakeSession(context.roots)), label, progress)
         hooked = [plan.regions[name].declared.hooks == "refuse" for name in regions if not plan.regions[name].eager]
-        found = [*laws.unbound(plan, wrong), *(hook_findings(model) if any(hooked) else ()), *checked.findings()]
+        inline, unmatched = find_modules(plan, model)
+        found = [*laws.unbound(plan, [*wrong, *unmatched]), *(hook_findings(model) if any(hooked) else ())]
+        for region, name, module in inline:
+            if plan.regions[region].declared.hooks != "allow":
+                found += inner_hooks(name, module)
+        found += checked.findings()
         parameters = _parameters(model)
         return CheckReport(
             spec.name,
@@ -89,15 +101,17 @@ class _Checked:
         self._progress = progress
         self._rehearser = Rehearser(context, context.first_variant(), world, EagerCopies(context.plan, {}))
         self._symbols = ParamSymbols(context, self._rehearser)
+        self._unread = Unread(self._rehearser, lambda *runs: laws.judge_runs(self._opened(), *runs))
         self._judged: Rehearsal | None = None
 
     def findings(self) -> list[Diagnostic]:
         """Everything that the laws find at the largest bucket and the smallest."""
         largest, smallest = self._plan.buckets[0], self._plan.buckets[-1]
+        first_steps = self._first_steps(largest) if self._plan.trains else []
         warm = self._warm_up(largest, number=2)
         first, found = self._judge(largest)
         self._judged = first
-        found += self._unmatched()
+        found += [*first_steps, *self._unmatched()]
         again = warm if _same_operators(first, warm) else self._again(largest)
         said = {each.region for each in first.observations() if _said(each, found)}
         found += self._params(largest, first, again, said)
@@ -116,6 +130,29 @@ class _Checked:
         assert self._judged is not None
         return [_summary(seen) for seen in self._judged.seen if isinstance(seen, (Observation, EagerCall))]
 
+    def _first_steps(self, bucket: Bucket) -> list[Diagnostic]:
+        """See which gradients there are, and have every optimizer make its state: a capture begins from there.
+
+        Whether a first step is what a later one is from some state, only values show; of momentum it is known.
+        """
+        self._rehearser.warm_up(bucket, self._events(bucket))
+        created = of_states(self._world.reach, self._world.changes().created)
+        self._rehearser.calls.rewind()
+        self._world.forget(created)
+        steps = [each for _, each in optimizers(self._world.reach)]
+        flags = Flags(steps)
+        first = self._rehearser.warm_up(bucket, self._events(bucket))
+        flipped = flags.flipped()
+        self._rehearser.calls.rewind()
+        for optimizer, key in flipped:
+            self._world.settle_flag(optimizer, key, value=False)
+        self._rehearser.kept.settle(tensor for each in steps for _, tensor in state_tensors(each))
+        later = self._warm_up(bucket)
+        if not any(map(dampened, steps)):
+            return []
+        opened = self._opened()
+        return [each for one, two in self._pairs(first, later) for each in laws.judge_first_call(opened, one, two)]
+
     def _warm_up(self, bucket: Bucket, *, number: int = 1) -> Rehearsal:
         """A pass that is only recorded; what it changed is put back."""
         warm = self._rehearser.warm_up(bucket, self._events(bucket), number=number)
@@ -131,6 +168,10 @@ class _Checked:
     def _judge(self, bucket: Bucket) -> tuple[Rehearsal, list[Diagnostic]]:
         events = self._events(bucket)
         run = self._rehearser.judged(bucket, events, self._judging)
+        unread = self._unread.slots(bucket, events, run)
+        if unread is not None:
+            self._rehearser.calls.rewind()
+            run = replace(self._rehearser.judged(bucket, events), unread=unread)
         found = laws.judge_pass(self._opened(), run)
         if not laws.refused(found) and run.leaves_something:
             found += laws.judge_next_run(self._opened(), run, self._rehearser.following(bucket, events))
@@ -148,7 +189,8 @@ class _Checked:
 
     def _opened(self) -> Facts:
         inputs = self._context.buffers.input_storages
-        return Facts(self._plan, self._context.backend, self._label, inputs, self._world.reach)
+        kept = self._context.buffers.kept_rows(self._context.model)
+        return Facts(self._plan, self._context.backend, self._label, inputs, self._world.reach, kept)
 
     def _first_calls(self, bucket: Bucket, warm: Rehearsal, first: Rehearsal) -> list[Diagnostic]:
         """What the very first call does otherwise than later ones, if they do so outside of a capture too."""
@@ -204,17 +246,20 @@ class _Checked:
             alike = [(one, two) for one, two in _matched(first, other) if _alike(one, two)]
             for one, two in alike:
                 if isinstance(one, Observation):
-                    sizes = largest[dim], size
-                    yield from laws.judge_sizes(self._opened(), one.region, dim, sizes, one.recording, two.recording)
+                    seen = Resized(one.region, dim, (largest[dim], size), one.recording, two.recording)
+                    yield from laws.judge_sizes(self._opened(), seen)
             if len(alike) == len(first.seen):
                 return
 
     def _unmatched(self) -> Iterator[Diagnostic]:
-        """States of the model that are not there after the warm-up."""
+        """States and inputs of the model that are not there after the warm-up, and inputs that are not as declared."""
         for name, buffer in self._plan.buffers.items():
             if buffer.declared.attr is not None:
                 try:
-                    owned_tensors(self._context.model, buffer.declared)
+                    if buffer.role == "input":
+                        owned_input(self._context.model, buffer)
+                    else:
+                        owned_tensors(self._context.model, buffer.declared)
                 except ModelError as error:
                     path = ("buffers", name, "attr")
                     yield finding(self._plan.document, "GS740", error.message, path, hint=error.hint)

@@ -45,7 +45,18 @@ def _cpu() -> Device:
     fault = interpreter_fault()
     how = "replays are issued from C++" if fault is None else f"replays are issued from Python: {fault}"
     threads = f"{torch.get_num_threads()} threads"
-    return Device("cpu", 1, (platform.machine(),), None, (how, threads), CAPABILITIES["cpu"])
+    notes = (how, threads, f"compiled regions (inductor): {_compiles()}")
+    return Device("cpu", 1, (platform.machine(),), None, notes, CAPABILITIES["cpu"])
+
+
+def _compiles() -> str:
+    from graphspec.backends.cpu.compiling.cache import cache_folder
+    from graphspec.backends.cpu.compiling.cxx import cxx, missing
+
+    compiler = cxx()
+    if compiler is None:
+        return f"none can be built: {missing()}; install g++, or name a compiler in CXX"
+    return f"built by {compiler}, kept in {cache_folder()}"
 
 
 def _cuda() -> Device:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -17,16 +16,19 @@ from graphspec import plan as plans
 from graphspec.compiler import compile_spec
 from graphspec.errors import DeviceError, InputError, MismatchError, ReplayError, WeightsError
 from graphspec.loading import load_plan
-from graphspec.plan import Bucket, Variant
+from graphspec.plan import Bucket
 from graphspec.runtime.building.build import build_model, refuse_other_devices, refuse_other_modes
+from graphspec.runtime.building.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.building.weights import load_weights, read_weights
-from graphspec.runtime.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.hazards import capturing
 from graphspec.runtime.holdings.storages import outside_inference
+from graphspec.runtime.inline.applied import Applied
 from graphspec.runtime.laws.registry import unbound
-from graphspec.runtime.opened.context import CapturedRegion, Context, Progress
+from graphspec.runtime.opened.compilers import compiled_on, uncompiled
+from graphspec.runtime.opened.context import CapturedRegion, Context, GraphInfo, Progress
 from graphspec.runtime.opened.regions import UnboundError, bind_regions
 from graphspec.runtime.opened.states import States
+from graphspec.runtime.padding.law import padded_runs
 from graphspec.runtime.ranks import agree
 from graphspec.runtime.replay.failures import device_failures
 from graphspec.runtime.replay.gate import Gate
@@ -40,22 +42,6 @@ from graphspec.runtime.verify.net import Net
 from graphspec.spec import Spec
 
 
-@dataclass(frozen=True)
-class GraphInfo:
-    """One captured graph. ``bytes`` is what its values need in its pool, ``capture_s`` the seconds its capture took.
-
-    ``variant`` is what it was captured for; see `graphspec.plan.Variant`.
-    """
-
-    region: str
-    bucket: Bucket
-    pool: str
-    operators: int
-    bytes: int
-    capture_s: float
-    variant: Variant
-
-
 def open_spec(
     path: str | Path | Spec | plans.Plan,
     *,
@@ -63,11 +49,14 @@ def open_spec(
     device: str | None = None,
     capture: bool = True,
     progress: Progress | None = None,
+    compile: bool = True,
+    compiling: Callable[[plans.Graph], None] | None = None,
 ) -> Runner:
     """Open a spec: build (or take) the model, allocate every buffer, and capture every graph.
 
     ``model`` replaces what the factory would return. ``device`` overrides the spec's. With ``capture=False`` nothing
-    is captured until `Runner.capture`.
+    is captured until `Runner.capture`. With ``compile=False`` regions that name a compiler are captured as they are;
+    ``compiling`` is called with each graph that has to be compiled, which takes minutes.
 
     Raises SpecError (the file), ModelError (the user's code), WeightsError, HazardError (what a graph cannot repeat),
     CaptureError and DeviceError.
@@ -76,6 +65,7 @@ def open_spec(
         raise ReplayError(f"a spec cannot be opened while region '{region}' is being captured")
     plan = _compiled(path)
     backend = open_backend(device or plan.device, plan)
+    plan, warnings = compiled_on(plan, backend.name) if compile else (uncompiled(plan), [])
     try:
         with without_broken_torch_npu(), outside_inference(), device_failures(backend):
             built = build_model(plan, backend.device) if model is None else model
@@ -84,7 +74,9 @@ def open_spec(
             refuse_other_modes(model, plan)
             regions, wrong = bind_regions(plan, built)
             _refuse_unbound(plan, wrong)
-            runner = Runner(Context(plan, built, regions, buffers, backend), progress)
+            buffers.adopt_inputs(built)
+            context = Context(plan, built, regions, buffers, backend, warnings, compiling=compiling or (lambda _: None))
+            runner = Runner(context, progress)
         if capture:
             runner.capture()
     except BaseException:
@@ -116,10 +108,14 @@ class Runner:
         self._gate = Gate(context.backend, context.shared)
         self._memory = Memory(context.plan, context.buffers, context.shared.clock)
         self.stats = Stats()
-        self._variants = Variants(context, self._memory, self.stats, progress)
+        self._variants = Variants(context, self._memory, self.stats, progress, padded_runs)
         self.state = States(context.plan, context.buffers, self._memory, context.shared)
         net = Net(context, self.state, self._gate, self.stats)
-        opened = Opened(context, self._memory, self._gate, self._variants, Remembered(), self.stats, net)
+        inline = any(region.declared.inline for region in context.plan.regions.values())
+        #: The inline regions of the spec, at work on the model until the runner is closed; None where it has none.
+        self.inline = Applied(context.plan, context.model, context.backend, own=False) if inline else None
+        plainly = contextlib.nullcontext if self.inline is None else self.inline.paused
+        opened = Opened(context, self._memory, self._gate, self._variants, Remembered(), self.stats, net, plainly)
         self.sequences: Mapping[str, BoundSequence] = {
             name: BoundSequence(opened, sequence) for name, sequence in context.plan.sequences.items()
         }
@@ -131,6 +127,8 @@ class Runner:
         """Run the spec's one sequence.
 
         Takes the input buffers as tensors and the params as Python values, by name; returns the results by name.
+        ``sizes={"batch": 8}`` states sizes that no input has, or larger ones than those of the inputs, for whose bucket
+        the run then pads; results still have the sizes of the inputs.
         Raises InputError (nothing was run), GuardError (something was moved: see `recapture`), OrderError.
         """
         return (self._single or self._only()).served(inputs)
@@ -163,8 +161,13 @@ class Runner:
         context, plan = self._context, self[sequence].plan
         full = {**dict(plan.buckets[-1].sizes), **(sizes or {})}
         made: dict[str, Any] = dict(context.sample_inputs(plan.inputs, full, seed))
-        params = context.default_params(Bucket(tuple(full.items())), {})
+        params = context.default_params(Bucket(tuple(full.items())), {}, seed)
         return made | {name: params[name] for name in plan.params}
+
+    @property
+    def exemplary(self) -> frozenset[str]:
+        """The params that samples take from an example of the spec (`sample: {make: ...}`), with what fits them."""
+        return frozenset(self._context.examples.params)
 
     def reset(self) -> None:
         """Put every state back to its initial content."""
@@ -173,8 +176,12 @@ class Runner:
 
     # -- capture
 
-    def capture(self) -> None:
-        """Capture every graph that has not been captured yet."""
+    def capture(self, *, padding: bool = True) -> None:
+        """Capture every graph that has not been captured yet.
+
+        ``padding``: show that padded rows reach nothing. Without it nobody does: `graphspec run` does so by itself.
+        """
+        self._variants.asked = padded_runs if padding else None
         with self.entered(captured=False), without_broken_torch_npu():
             if not self._gate.captured:
                 agree(self._context.plan)
@@ -186,6 +193,8 @@ class Runner:
         """Capture everything anew, over the tensors the model has now. States keep their content."""
         with self.entered():
             self._variants.recapture()
+            if self.inline is not None:
+                self.inline.recapture()
 
     def load_weights(self, weights: str | Path | Mapping[str, torch.Tensor]) -> None:
         """Copy new weights into the model, in place, all or nothing; the captured graphs use them.
@@ -220,23 +229,13 @@ class Runner:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What was noticed at capture and is no error."""
-        return (*self._context.warnings, *self._context.backend.notes)
+        inline = () if self.inline is None else self.inline.warnings
+        return tuple(dict.fromkeys((*self._context.warnings, *self._context.backend.notes, *inline)))
 
     @property
     def graphs(self) -> tuple[GraphInfo, ...]:
-        """Every captured graph, in capture order."""
-        return tuple(
-            GraphInfo(
-                captured.plan.region,
-                captured.plan.bucket,
-                captured.plan.pool,
-                captured.graph.operators,
-                captured.graph.bytes,
-                captured.capture_s,
-                variant,
-            )
-            for variant, captured in self._variants.all_regions()
-        )
+        """Every captured graph of a sequence, in capture order."""
+        return tuple(captured.info(variant) for variant, captured in self._variants.all_regions())
 
     def graph(self, region: str, sizes: Mapping[str, int] | None = None) -> CapturedRegion:
         """One captured graph, for measuring a bare replay: ``runner.graph("decode", {"batch": 1}).replay()``."""
@@ -266,7 +265,9 @@ class Runner:
         self._gate.closed = True
         with device_failures(self._context.backend), contextlib.ExitStack() as stack:
             stack.callback(self._context.backend.close)
-            self._variants.clear()
+            stack.callback(self._variants.clear)
+            if self.inline is not None:
+                self.inline.undo()
 
     def __enter__(self) -> Runner:  # noqa: PYI034 - typing.Self came with Python 3.11
         return self

@@ -340,7 +340,7 @@ def test_a_factory_may_size_the_model_by_the_largest_bucket(case):
         dims: {batch: [1, 2, 4]}
         buffers:
           x: {shape: [batch, 2], dtype: float32}
-          cache: {role: state, attr: model.cache}
+          cache: {role: state, attr: model.cache, shape: [batch, 2]}
           y: {role: output, shape: [batch, 2], dtype: float32}
         regions:
           main: {call: model, inputs: [x], outputs: y}

@@ -59,9 +59,9 @@ def test_json_is_the_whole_plan(spec):
     assert from_json(json.loads(planned(spec, "--format", "json"))) == compile_spec(load(spec))
 
 
-NODE = r"[rbp]\d+"
+NODE = r"[rbpl]\d+"
 LABEL = r'"[^"]+"'
-SHAPE = rf"\[{LABEL}\]|\(\[{LABEL}\]\)|\[/{LABEL}/\]|\[\({LABEL}\)\]|\[\\{LABEL}\\\]|\{{\{{{LABEL}\}}\}}"
+SHAPE = rf"\[{LABEL}\]|\(\[{LABEL}\]\)|\[/{LABEL}/\]|\[\({LABEL}\)\]|\[\\{LABEL}\\\]|\{{\{{{LABEL}\}}\}}|\{{{LABEL}\}}"
 ARROW = rf"-->|-\.->|-->\|{LABEL}\||-\. {LABEL} \.->"
 MERMAID = re.compile(
     rf"flowchart LR|  subgraph pool\d+\[{LABEL}\]|  end"

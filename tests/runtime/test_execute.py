@@ -8,7 +8,7 @@ import torch
 import graphspec
 from graphspec.errors import InputError, ModelError
 from graphspec.plan import Bucket, Sequence
-from graphspec.runtime.trial.cases import cases
+from graphspec.runtime.padding.cases import cases
 from graphspec.runtime.trial.execute import RunOptions, execute
 from graphspec.runtime.trial.feed import Feed, Fixed, fix
 

@@ -7,8 +7,8 @@ import torch
 
 import graphspec
 from graphspec import spec as language
+from graphspec.runtime.padding.fills import fills, varies
 from graphspec.runtime.trial.execute import RunOptions, execute
-from graphspec.runtime.trial.fills import fills, varies
 
 MODEL = """
 import torch
@@ -89,7 +89,8 @@ def checked(tmp_path):
     def check(text, steps=3):
         (tmp_path / "model.py").write_text(MODEL)
         (tmp_path / "model.yaml").write_text(textwrap.dedent(text).lstrip())
-        with graphspec.open(tmp_path / "model.yaml", device="cpu") as runner:
+        with graphspec.open(tmp_path / "model.yaml", device="cpu", capture=False) as runner:
+            runner.capture(padding=False)  # as the command does, which shows the same on more inputs
             return execute(runner, RunOptions(steps)).report.check
 
     return check

@@ -12,6 +12,9 @@ from weakref import WeakSet
 import torch
 
 from graphspec.backends.base import CaptureRequest, Inlet, Serve, Slot
+from graphspec.backends.cpu.compiling import build
+from graphspec.backends.cpu.compiling.library import Library, LibraryReplayer, operator
+from graphspec.backends.cpu.compiling.lowering import lower, obstacles, overlaps
 from graphspec.backends.cpu.constants import constants, written
 from graphspec.backends.cpu.interpreter import Interpreter, UnsupportedProgramError
 from graphspec.backends.cpu.issue import Issue, issues
@@ -65,6 +68,8 @@ class CpuGraph:
     bytes: int = 0
     replayer: Replayer | None = None
     arena: Arena | None = None
+    library: Library | None = None
+    compile_s: float | None = None
     _writers: tuple[Any, ...] = ()
 
     @property
@@ -144,7 +149,7 @@ class CpuBackend:
 
     def capture(self, request: CaptureRequest) -> CpuGraph:
         """Run the region once and record it. Its memory is laid out when the round is sealed."""
-        recorder = TryingRecorder(request.graph.region, request.names, self._kernels)
+        recorder = TryingRecorder(request.graph.region, request.names, self._kernels, whole=request.updated)
         with warnings.catch_warnings(), recorder:
             # What tries a kernel that resizes is told apart by it; the line it would name is the model's.
             warnings.filterwarnings("ignore", message="An output with one or more elements was resized")
@@ -164,6 +169,8 @@ class CpuBackend:
 
     def seal(self) -> None:
         """Lay out the arena of each pool over its captures in order, then bind every recording to it."""
+        for graph in self._round:
+            self._compile(graph)
         layouts: dict[str, ArenaLayout] = {}
         handed_on = _handed_on(self._round)
         for graph in self._round:
@@ -211,6 +218,31 @@ class CpuBackend:
         """Nothing to free: arenas go with their graphs."""
         self.abandon()
 
+    def _compile(self, graph: CpuGraph) -> None:
+        """Put one call of a compiled library in the place of all that a graph issues, where its region asks for it."""
+        request, recording = graph.request, graph.recording
+        if request.compiler is None or not graph.issues:
+            return
+        region = request.graph.region
+        for obstacle in obstacles(recording):
+            message = f"region '{region}' cannot be compiled: it {obstacle.what}"
+            raise CaptureError(message, hint=obstacle.hint)
+        if overlaps(recording):
+            message = f"region '{region}' cannot be compiled: tensors that it writes share memory out of torch's sight"
+            raise CaptureError(message, hint="give each memory of its own, or remove `compile`")
+        lowered = lower(recording, graph.refs)
+        built = build.find(lowered, request.compiler)
+        if built is None:
+            request.compiling()
+            built = build.build(lowered, request.compiler, region)
+        if built.note is not None:
+            self.notes.append(built.note)
+        reads, writes = lowered.arguments[: lowered.reads], lowered.arguments[lowered.reads :]
+        args = (built.library.number, reads, writes)
+        call = Call(operator(), args, {}, (), tuple(ref.storage for ref in lowered.results), recording.calls[-1].site)
+        graph.issues = [Issue(call, call.op, args)]
+        graph.library, graph.compile_s = built.library, built.seconds
+
     def _links(self, recording: Recording) -> dict[int, tuple[CpuGraph, int]]:
         """Outside storages of a recording that an earlier capture of this round made."""
         found = {index: self._born.get(outside.storage._cdata) for index, outside in recording.outside.items()}
@@ -242,6 +274,8 @@ class CpuBackend:
     def _choose(self, program: Any, region: str) -> Replayer:
         if self._replayer == "python":
             return PythonReplayer(program)
+        if self._replayer == "auto" and (library := LibraryReplayer.of(program)) is not None:
+            return library
         fault = interpreter_fault()
         if fault is None:
             try:

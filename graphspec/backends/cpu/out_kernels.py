@@ -7,7 +7,7 @@ results are in one storage, as they are in an arena. So each is tried at its cap
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -52,15 +52,16 @@ class OutKernels:
 class TryingRecorder(Recorder):
     """Records, and tries the `.out` overload of each call on the way."""
 
-    def __init__(self, region: str, names: ModuleNames | None, kernels: OutKernels) -> None:
-        super().__init__(region, names)
-        self._kernels = kernels
+    def __init__(
+        self, region: str, names: ModuleNames | None, kernels: OutKernels, *, whole: Collection[str] = ()
+    ) -> None:
+        super().__init__(region, names, whole=whole)
+        self._out = kernels
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        result = super().__torch_dispatch__(func, types, args, kwargs)
-        self._kernels.attempt(self.recording, args, kwargs or {}, result if isinstance(result, tuple) else (result,))
+    def record(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Also tries its `.out` overload."""
+        result = super().record(func, args, kwargs)
+        self._out.attempt(self.recording, args, kwargs, result if isinstance(result, tuple) else (result,))
         return result
 
 

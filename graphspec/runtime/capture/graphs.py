@@ -12,30 +12,37 @@ the same starting state:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
-from graphspec.backends.base import CaptureRequest, Slot
+from graphspec.backends.base import CapturedGraph, CaptureRequest, Slot
 from graphspec.backends.updates import Binding, bind_updates, refreshed
 from graphspec.errors import CaptureError, Diagnostic, HazardError, MismatchError
 from graphspec.plan import Bucket, Event, Graph, Variant
 from graphspec.recording.calls import Recording
+from graphspec.recording.comparison import parting
+from graphspec.runtime.capture.first_step import FirstStep
 from graphspec.runtime.capture.proof import Results, another_way, other_results, unexplained
 from graphspec.runtime.hazards import hook_findings, inside_capture
 from graphspec.runtime.holdings.preserve import Session, preserve
 from graphspec.runtime.holdings.storages import outside_autocast, quiet
 from graphspec.runtime.laws import registry as laws
-from graphspec.runtime.laws.evidence import Facts, Pair
+from graphspec.runtime.laws.evidence import Facts, Pair, Resized
 from graphspec.runtime.laws.host_state import rebound
+from graphspec.runtime.opened.binds import Counter
 from graphspec.runtime.opened.context import CapturedRegion, Context, GraphSet, Progress
 from graphspec.runtime.rehearsal.calls import PassValues
 from graphspec.runtime.rehearsal.observation import NO_CHANGES, EagerCall, Observation, Rehearsal
 from graphspec.runtime.rehearsal.param_symbols import ParamSymbols
 from graphspec.runtime.rehearsal.rehearser import Rehearser
+from graphspec.runtime.rehearsal.unread import Unread
 from graphspec.runtime.rehearsal.world import RealWorld
+from graphspec.runtime.training.optimizers import of_states
+from graphspec.runtime.training.replayed import ReplayedGradients, held_gradients
 from graphspec.runtime.values.eager_copies import EagerCopies
 from graphspec.runtime.values.homes import HomeFinder
 from graphspec.runtime.values.outputs import trees_of
@@ -45,7 +52,13 @@ from graphspec.units import human_bytes
 _Key = tuple[str, Bucket]
 
 
-def capture_graphs(context: Context, variant: Variant, progress: Progress | None = None) -> GraphSet:
+#: What is asked of graphs once they are captured, within the session that puts everything back.
+Asked = Callable[[Context, GraphSet, Session], Iterable[Diagnostic]]
+
+
+def capture_graphs(
+    context: Context, variant: Variant, progress: Progress | None = None, asked: Asked | None = None
+) -> GraphSet:
     """Capture every graph of one variant. ``progress`` is called with each as its capture begins.
 
     Raises HazardError with every finding, ModelError with the user's own exception as its cause, or CaptureError;
@@ -54,10 +67,20 @@ def capture_graphs(context: Context, variant: Variant, progress: Progress | None
     _refuse_hooks(context)
     try:
         with outside_autocast(context.device), context.backend.capturing(), preserve(context.roots) as session:
-            return _Capture(context, variant, session, progress or (lambda _: None)).run()
+            graphs = _Capture(context, variant, session, progress or (lambda _: None)).run()
+            if asked is not None:
+                _ask(context, asked(context, graphs, session))
+            return graphs
     except BaseException:
         context.backend.abandon()
         raise
+
+
+def _ask(context: Context, found: Iterable[Diagnostic]) -> None:
+    found = list(found)
+    if refused := laws.refused(found):
+        raise HazardError(dict.fromkeys(refused))
+    context.warn(*map(str, found))
 
 
 class _Capture:
@@ -72,6 +95,8 @@ class _Capture:
         self._copies = EagerCopies(context.plan, self._set.copies)
         self._rehearser = Rehearser(context, variant, RealWorld(context, variant, session), self._copies)
         self._symbols = ParamSymbols(context, self._rehearser)
+        self._unread = Unread(self._rehearser, lambda *runs: laws.judge_runs(self._opened(), *runs))
+        self._shown_unread: frozenset[str] = frozenset()
         self._first: dict[_Key, Observation] = {}
         self._dry: dict[_Key, Observation] = {}
         self._results: dict[_Key, Results] = {}
@@ -85,6 +110,7 @@ class _Capture:
         context.buffers.adopt(context.model)
         for bucket, events in self._schedule:
             self._rehearse(bucket, events)
+        self._refuse_written_rows()
         self._set.code = code.so_far()
         session.rewind()
         if changed := list(unexplained(session.verify())):
@@ -101,6 +127,8 @@ class _Capture:
     # -- rehearsal
 
     def _warm_up(self) -> None:
+        if self._context.plan.trains:
+            self._try_training()
         for bucket, events in self._schedule:
             regions = [self._context.plan.regions[event.region] for event in events]
             warmups = [0 if region.eager else region.declared.warmup for region in regions]
@@ -115,6 +143,24 @@ class _Capture:
                 for seen in warm.observations():
                     self._first.setdefault((seen.region, seen.bucket), seen)
 
+    def _try_training(self) -> None:
+        """See which gradients there are, and begin from a state in which a first step is what a later one is."""
+        context, (bucket, events), calls = self._context, self._schedule[0], self._rehearser.calls
+        context.gradients.forget()
+        trial = self._rehearser.warm_up(bucket, events)
+        if trial.ended is not None:
+            self._explain(bucket, events, trial)
+        created = of_states(self._session.reach, self._session.changes().created)
+        calls.rewind()
+        self._session.forget(created)
+        later, found = FirstStep(context, self._session, self._rehearser).settle(self._opened(), bucket, events)
+        if found:
+            raise HazardError(found)
+        if later.ended is not None:
+            self._explain(bucket, events, later)
+        trained = (seen for seen in later.observations() if context.plan.regions[seen.region].declared.trains)
+        self._first.update({(seen.region, seen.bucket): seen for seen in trained})
+
     def _explain(self, bucket: Bucket, events: Sequence[Event], warm: Rehearsal) -> None:
         """Raise for a warm-up that failed: under watch the same calls may show why."""
         self._rehearser.calls.rewind()
@@ -125,7 +171,14 @@ class _Capture:
     def _rehearse(self, bucket: Bucket, events: Sequence[Event]) -> None:
         rehearser, opened = self._rehearser, self._opened
         self._rehearser.calls.rewind()
-        run = rehearser.judged(bucket, events, keep=partial(_copies_into, self._results))
+        judged = partial(rehearser.judged, bucket, events, keep=partial(_copies_into, self._results))
+        run = judged()
+        unread = self._unread.slots(bucket, events, run)
+        if unread is not None:
+            rehearser.calls.rewind()
+            run = replace(judged(), unread=unread)
+            self._set.rebound |= unread
+            self._shown_unread |= unread
         found = laws.judge_pass(opened(), run)
         _raise_ended(run, found)
         if not laws.refused(found) and run.leaves_something:
@@ -137,12 +190,36 @@ class _Capture:
         found += [each for _, each in self._symbols.trace(events, run)]
         if refused := laws.refused(found):  # the largest bucket shows what the others would repeat
             raise HazardError(dict.fromkeys(refused))
-        self._context.warn(*(_warning(each) for each in found))
+        self._context.warn(*map(str, found))
+
+    def _refuse_written_rows(self) -> None:
+        """Raise HazardError for what two buckets that differ in one dim show of rows that a bucket adds."""
+        found: list[Diagnostic] = []
+        largest, *smaller = [bucket for bucket, _ in self._schedule] or [Bucket()]
+        for dim in (name for name, _ in largest.sizes if name not in self._context.plan.exact):
+            rest = [name for name, _ in largest.sizes if name != dim]
+            other = next((each for each in smaller if each.project(rest) == largest.project(rest)), None)
+            if other is not None:
+                found += self._written_rows(dim, largest, other)
+        if found:
+            raise HazardError(dict.fromkeys(found))
+
+    def _written_rows(self, dim: str, largest: Bucket, other: Bucket) -> list[Diagnostic]:
+        found: list[Diagnostic] = []
+        for region in self._context.plan.regions.values():
+            pair = [self._dry.get((region.name, bucket.project(region.dims))) for bucket in (largest, other)]
+            if dim not in region.dims or None in pair:
+                continue
+            one, two = (seen.recording for seen in pair if seen is not None)
+            if parting(one, two, shapes=False) is None:
+                resized = Resized(region.name, dim, (largest[dim], other[dim]), one, two)
+                found += laws.judge_sizes(self._opened(), resized, captured=True)
+        return found
 
     def _opened(self) -> Facts:
         context = self._context
-        reach = self._session.reach
-        return Facts(context.plan, context.backend, context.backend.name, context.buffers.input_storages, reach)
+        reach, kept = self._session.reach, context.buffers.kept_rows(context.model)
+        return Facts(context.plan, context.backend, context.backend.name, context.buffers.input_storages, reach, kept)
 
     # -- capture
 
@@ -166,7 +243,8 @@ class _Capture:
                     self._use_captured(event, values)
                     outputs = self._set.regions[event.region, event.bucket].outputs
                     self._rehearser.calls.note_origins({name: flatten(values.env[name]) for name in outputs}, values)
-            run = Rehearsal(bucket, values.params, seen, self._rehearser.eager_code.loaded())
+            loaded = self._rehearser.eager_code.loaded()
+            run = Rehearsal(bucket, values.params, seen, loaded, unread=self._shown_unread)
             findings += laws.refused(laws.judge_host_state(self._opened(), run))
         if not findings:  # what every call does otherwise says more than what the first one did
             findings += self._first_calls()
@@ -183,20 +261,32 @@ class _Capture:
         see = rehearser.seeing(event, values)
         trees: dict[str, Tree] = {}
         bindings: list[Binding] = []
+        new: dict[int, torch.Tensor] = {}  # gradients that the region leaves in memory of the graph
         other = rehearser.calls.params(event.bucket, number=1)
 
         def call() -> Sequence[torch.Tensor]:
             trees.update(trees_of(region.name, rehearser.calls.call(event, values)))
-            return [leaf for tree in trees.values() for leaf in tree.leaves]
+            if region.trains:
+                new.update(context.gradients.new(rehearser.calls.leaves()))
+            return [*(leaf for tree in trees.values() for leaf in tree.leaves), *new.values()]
 
         def slots(recording: Recording) -> Sequence[Slot]:
             bindings.extend(bind_updates(region, recording, values.params, other, context.backend))
             return [binding.slot for binding in bindings]
 
         held = _held(trees, context.plan.last_captures(graph), graph)
-        updates = bool(refreshed(region, context.backend.can_update))
+        updated = region.updated_operators if refreshed(region, context.backend.can_update) else ()
         with inside_capture(region.name):
-            request = CaptureRequest(graph, call, held, slots, rehearser.names, updates=updates)
+            request = CaptureRequest(
+                graph,
+                call,
+                held,
+                slots,
+                rehearser.names,
+                updated,
+                compiler=region.compile,
+                compiling=partial(context.compiling, graph),
+            )
             captured = context.backend.capture(request)
         outputs: dict[str, tuple[Tree, tuple[int, ...]]] = {}
         for name, tree in trees.items():
@@ -204,8 +294,11 @@ class _Capture:
             outputs[name] = (tree, tuple(range(start, start + len(tree.leaves))))
         taken = time.perf_counter() - started
         homes = self._homes.note(graph, captured, trees)
-        self._set.regions[event.region, event.bucket] = CapturedRegion(graph, captured, outputs, bindings, homes, taken)
         seen = see(captured.recording, trees)
+        gradients = self._held_gradients(seen, captured, new) if region.trains else None
+        self._set.regions[event.region, event.bucket] = CapturedRegion(
+            graph, captured, outputs, bindings, homes, taken, gradients, _left(context, event.region)
+        )
         pair = Pair(
             self._dry[event.region, event.bucket],
             seen,
@@ -216,6 +309,14 @@ class _Capture:
             self._symbols.passed(event),
         )
         return seen, laws.refused([*laws.judge_pair(self._opened(), pair), *laws.judge_kept(self._opened(), seen)])
+
+    def _held_gradients(
+        self, seen: Observation, captured: CapturedGraph, new: Mapping[int, torch.Tensor]
+    ) -> ReplayedGradients:
+        first = sum(len(output.forms) for output in seen.outputs.values())
+        positions = {key: first + number for number, key in enumerate(new)}
+        held = held_gradients(seen.region, seen.gradients, positions, self._context.gradients)
+        return ReplayedGradients(seen.region, held, lambda: captured.outputs)
 
     def _first_calls(self) -> list[Diagnostic]:
         """What the very first call of a region did otherwise than later ones.
@@ -265,13 +366,21 @@ class _Capture:
                 captured = self._set.regions[event.region, event.bucket]
                 captured.refresh(values.params)
                 self._session.expect_writes(captured.graph.recording.written_outside())
-                captured.graph.replay()
+                if captured.gradients is None:
+                    captured.graph.replay()
+                else:
+                    captured.gradients.around(captured.graph.replay)
                 self._use_captured(event, values)
                 if event.new:
                     self._context.backend.synchronize()
                     wanted = self._results[event.region, event.bucket]
                     if found := list(other_results(captured, wanted, self._context.plan.check)):
                         raise HazardError(found)
+
+
+def _left(context: Context, region: str) -> list[tuple[Counter, Any]]:
+    """What a call has just left in the numbers of the host that are bound to params."""
+    return [(each, each.read()) for each in context.regions[region].bound() if isinstance(each, Counter)]
 
 
 def _copies_into(results: dict[_Key, Results], event: Event, trees: Mapping[str, Tree]) -> None:
@@ -296,11 +405,6 @@ def _raise_ended(run: Rehearsal, found: Sequence[Diagnostic]) -> None:
     raise kind(refused) from error
 
 
-def _warning(found: Diagnostic) -> str:
-    """A warning of a law in `Runner.warnings`; those of the host's state have no place to say."""
-    return found.message if found.code == "GS745" else str(found)
-
-
 def _held(trees: Mapping[str, Tree], last: Mapping[str, int | None], graph: Graph) -> Callable[[int], float]:
     """Until which capture of its pool each output of a graph is held, by the output's position."""
 
@@ -310,8 +414,7 @@ def _held(trees: Mapping[str, Tree], last: Mapping[str, int | None], graph: Grap
                 end = last.get(name, graph.index)
                 return float("inf") if end is None else end
             position -= len(tree.leaves)
-        message = f"no output {position}"
-        raise IndexError(message)
+        return float("inf")  # a gradient, which a run copies out
 
     return until
 
@@ -321,7 +424,9 @@ def _refuse_over_budget(context: Context) -> None:
     if budget is None:
         return
     parts = {f"pool '{pool}'": size for pool, size in context.backend.pool_bytes().items()}
-    parts["the static buffers"] = sum(buffer.whole.nbytes for buffer in context.buffers.static.values())
+    parts["the static buffers"] = sum(
+        buffer.whole.nbytes for buffer in context.buffers.static.values() if buffer.declared.attr is None
+    )
     total = sum(parts.values())
     if total > budget:
         shown = ", ".join(f"{name} {human_bytes(size)}" for name, size in sorted(parts.items(), key=lambda it: -it[1]))

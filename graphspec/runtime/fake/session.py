@@ -51,6 +51,18 @@ class FakeSession:
         self.restore()
         self._objects.forget(names)
 
+    def settle_flag(self, owner: object, key: str, *, value: bool) -> None:
+        """A flag that was flipped once and for all: from now on this is what it is put back to."""
+        self._objects.settle(owner, key, value)
+
+    def held(self, keys: Collection[str]) -> dict[str, Any]:
+        """What slots hold now under these keys, by their names."""
+        return self._objects.held(keys)
+
+    def exchange(self, names: Collection[str], value: object) -> frozenset[str]:
+        """Put ``value`` in the slots of these names, until the next `restore`; gives the names of those that exist."""
+        return self._objects.exchange(names, value)
+
     def name_of(self, value: Any) -> str | None:
         """The attribute, global or closure variable that holds a tensor, a view of it, or this very numpy number."""
         if isinstance(value, np.generic):

@@ -42,6 +42,18 @@ class FakeWorld:
         """Take back what was created under these names."""
         self._session.forget(names)
 
+    def settle_flag(self, owner: object, key: str, *, value: bool) -> None:
+        """A flag that was flipped once and for all."""
+        self._session.settle_flag(owner, key, value=value)
+
+    def held(self, keys: Collection[str]) -> dict[str, Any]:
+        """What slots hold now under these keys, by their names."""
+        return self._session.held(keys)
+
+    def exchange(self, names: Collection[str], value: object) -> frozenset[str]:
+        """Put ``value`` in the slots of these names, until the next `rewind`; gives the names of those that exist."""
+        return self._session.exchange(names, value)
+
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Every operator runs on fake tensors, and labels say which would be on the host."""

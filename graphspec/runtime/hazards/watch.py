@@ -17,17 +17,22 @@ from graphspec.hazards import (
     CODES,
     FUNCTIONS,
     GENERATOR,
+    IN_A_LIBRARY,
     ON_HOST_NUMBERS,
     ON_HOST_TENSORS,
     OPERATORS,
     PARTS,
     PYTHON_KERNEL,
+    REPEATED,
+    REWRITTEN,
     SEEDED,
     TAGGED,
     UNSAFE,
     Hazard,
 )
-from graphspec.recording.source import NOWHERE, ModuleNames, Site, module_stack, part_of_torch, site
+from graphspec.recording.python_kernels import has_python_kernel
+from graphspec.recording.source import NOWHERE, ModuleNames, Site, module_stack, part_of_torch, site, within_torch
+from graphspec.recording.unsafe import is_unsafe
 from graphspec.runtime.hazards.capturing import inside_capture
 from graphspec.runtime.hazards.conditions import (
     CONDITIONS,
@@ -40,9 +45,9 @@ from graphspec.runtime.hazards.conditions import (
 from graphspec.runtime.hazards.fake import TraceEnded, is_fake, lacks_value
 from graphspec.runtime.hazards.generators import attribute_of, default_generators, drawn_from, same
 from graphspec.runtime.hazards.modes import DispatchWatch, FunctionWatch
-from graphspec.runtime.hazards.patches import default_seeds, patched
+from graphspec.runtime.hazards.optimizer_hints import optimizer_hint
+from graphspec.runtime.hazards.patches import CHECKPOINT, default_seeds, patched
 from graphspec.runtime.hazards.streams import Streams
-from graphspec.runtime.hazards.unsafe import has_python_kernel, is_unsafe
 from graphspec.runtime.hazards.wording import advised, label, shown
 
 if TYPE_CHECKING:
@@ -50,6 +55,11 @@ if TYPE_CHECKING:
 
 #: Reads a value to check it, on the CPU only (Onehot.cpp); its own row says when a device reads too.
 _CHECKS_ON_CPU = frozenset({"nn.functional.one_hot"})
+
+
+def _way_out(part: str) -> str | None:
+    """Better advice where a part of torch reads a value for itself."""
+    return PARTS.get(part) or (optimizer_hint() if part == "optim" else None)
 
 
 @dataclass
@@ -70,7 +80,11 @@ class Watch:
         name_of: Callable[[torch.Generator], str | None] | None,
         root: object,
         updated: Collection[str] = (),
+        *,
+        trains: bool = True,
     ) -> None:
+        self.trains = trains
+        self.restores_streams = False  # activation checkpointing saves the state of generators, to draw the same again
         self.region = region
         self.device_label = device_label.partition(":")[0]
         self.streams = Streams(self.report)
@@ -109,7 +123,8 @@ class Watch:
         message = f"region {self.region!r} {hazard.does}: {operator}{where}{self._train_mode()}{who}"
         severity: Severity = "warning" if only_one or hazard.warns else "error"
         file, line = (place.file, place.line) if place.line else (None, None)
-        hint = PARTS.get(part_of_torch(), hazard.hint) if hazard.code == "GS701" else hazard.hint
+        hint = IN_A_LIBRARY if place.installed and hazard.code in REWRITTEN else hazard.hint
+        hint = (_way_out(part_of_torch()) or hint) if hazard.code == "GS701" else hint
         found = Diagnostic(hazard.code, message, severity, file, line, hint=hint)
         self._found.setdefault((hazard.code, place, operator), found)
 
@@ -142,6 +157,12 @@ class Watch:
                 self.report(advised(row, name, call.function), label(name, call))
         if draws:
             self._judge_generator(name, call)
+        if (
+            self.restores_streams
+            and (draws or torch.Tag.nondeterministic_seeded in op.tags)
+            and within_torch(CHECKPOINT)
+        ):
+            self.report(REPEATED, label(name, call))
         try:
             result = op(*args, **kwargs)
         except Exception as error:
@@ -154,6 +175,10 @@ class Watch:
             raise TraceEnded from error
         self._follow_hosts(args, result)
         return result
+
+    def inside(self) -> FunctionWatch:
+        """To be entered around code of the user's that an operator calls: torch has left every mode by then."""
+        return FunctionWatch(self)
 
     @contextmanager
     def python_call(self, hazard: Hazard, name: str) -> Iterator[None]:
@@ -236,6 +261,7 @@ def watch(
     root: object = None,
     dispatched: bool = True,
     updated: Collection[str] = (),
+    trains: bool = True,
 ) -> Iterator[Watch]:
     """Watches one dry run of ``region`` in this thread; its findings are those of the `Watch` it gives.
 
@@ -244,12 +270,12 @@ def watch(
     ``name_of`` names the attribute that holds a generator, by default one of ``root``. Execution goes on after a
     finding, so that all come at once; on fake tensors, which have no values, it may end with `TraceEnded`.
 
-    ``updated`` are operators that updates refresh. Not ``dispatched``: operators are handed to `Watch.operator` by a
-    `Recorder`, which sees them anyway.
+    ``updated`` are operators that updates refresh. ``trains``: it may compute gradients of the model. Not
+    ``dispatched``: operators are handed to `Watch.operator` by a `Recorder`, which sees them anyway.
 
     Open it inside of a FakeTensorMode, never around one. Other dispatch modes may be inside or outside of it.
     """
-    session = Watch(region, device_label, allowed_generators, name_of, root, updated)
+    session = Watch(region, device_label, allowed_generators, name_of, root, updated, trains=trains)
     seeds = default_seeds()
     dispatch = DispatchWatch(session) if dispatched else nullcontext()
     with inside_capture(region), patched(session), FunctionWatch(session), dispatch:

@@ -15,6 +15,11 @@ class Watching(Protocol):
     """One dry run under watch."""
 
     streams: Streams
+    trains: bool
+    restores_streams: bool
+
+    def report(self, hazard: Hazard, operator: str) -> None:
+        """Adds a finding."""
 
     def is_host(self, tensor: Any) -> bool:
         """Whether a tensor is a number of the host."""

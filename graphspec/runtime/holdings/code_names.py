@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ _WALKING = frozenset({
     "iter", "filter", "reversed", "reduce", "get", "setdefault", "pop", "popitem", "keys", "values", "items", "copy",
     "next",
 })  # fmt: skip
+_STORES = frozenset({"STORE_GLOBAL", "STORE_ATTR", "STORE_NAME", "STORE_DEREF"})
+_IDENTITIES = frozenset({"type", "id"})
 #: What reads all attributes of an object, or some by a name that no constant says.
 _WHOLE = frozenset({
     "asdict", "astuple", "vars", "__dict__", "attrgetter", "__getattribute__", "getattr_static",
@@ -54,7 +57,9 @@ class LoadedNames:
     ``probes``: it asks whether attributes are there; ``texts`` are names that are written as texts. ``walks``: some
     code could see more of a dict or a set than the entries it asks for by key. ``codes`` is the code itself;
     ``objects`` are the ids of what it had in hand, ``asked`` of those it may have asked for anything, and ``walked`` of
-    modules whose children or tensors it went through.
+    modules whose children or tensors it went through. ``stored`` are the globals and attributes that it assigns to;
+    ``identity``: code of the user's own, or of a file that assigns, asks whether two objects are the same one, or for
+    the class or the id of one.
     """
 
     names: frozenset[str] = frozenset()
@@ -67,6 +72,8 @@ class LoadedNames:
     objects: frozenset[int] = frozenset()
     asked: frozenset[int] = frozenset()
     walked: frozenset[int] = frozenset()
+    stored: frozenset[str] = frozenset()
+    identity: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,9 @@ class _Reading:
     probes: bool
     texts: frozenset[str]
     walks: bool
+    stored: frozenset[str]
+    identity: bool
+    sets_globals: bool
 
 
 class CodeNames:
@@ -112,6 +122,8 @@ class CodeNames:
     def so_far(self) -> LoadedNames:
         """All that was noted until now."""
         readings, names = self._read(), self.loaded()
+        storing = {code.co_filename for code, reading in readings.items() if reading.sets_globals}
+        own = storing | {code.co_filename for code in readings if not is_installed_file(code.co_filename)}
         computing = {code for code, reading in readings.items() if reading.computes and not _is_layer(code)}
         return LoadedNames(
             names,
@@ -124,6 +136,8 @@ class CodeNames:
             frozenset(self._objects),
             frozenset(key for code, key in self._receivers if code in computing),
             frozenset(key for code, key in self._receivers if code.co_name in _THROUGH and _is_dispatch(code)),
+            frozenset().union(*(reading.stored for reading in readings.values())),
+            any(reading.identity for code, reading in readings.items() if code.co_filename in own),
         )
 
     def _read(self) -> Mapping[types.CodeType, _Reading]:
@@ -185,7 +199,15 @@ def _reading(instructions: Sequence[dis.Instruction]) -> _Reading:
         not _PROBES.isdisjoint(names - texts),
         frozenset(texts),
         any(each.opname in _WALKS for each in instructions) or not _WALKING.isdisjoint(names - texts),
+        frozenset(str(each.argval) for each in instructions if each.opname in _STORES),
+        any(each.opname == "LOAD_GLOBAL" and each.argval in _IDENTITIES for _, each in loads)
+        or any(one.opname == "IS_OP" and not _is_none(before) for before, one in pairwise(instructions)),
+        any(each.opname == "STORE_GLOBAL" for each in instructions),
     )
+
+
+def _is_none(instruction: dis.Instruction) -> bool:
+    return instruction.opname in ("LOAD_CONST", "LOAD_COMMON_CONSTANT") and instruction.argval is None
 
 
 def _by_text(instructions: Sequence[dis.Instruction], at: int) -> bool:

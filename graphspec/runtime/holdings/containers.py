@@ -26,11 +26,14 @@ _LARGEST = 1 << 16  # bytes of an array, and members of a container, that are co
 class Containers:
     """Dicts, lists, sets, arrays, and objects that are nothing but attributes.
 
-    ``moving`` are names of what changes by right, ``unwatched``, after `expected`, of what is too large to be compared.
+    ``moving`` are names of what changes by right, ``apart`` the identities of what somebody else expects something of;
+    ``unwatched``, after `expected`, are names of what is too large to be compared.
     """
 
-    def __init__(self, found: Reach, touched: Touched, code: LoadedNames, moving: Collection[str]) -> None:
-        self._found, self._touched, self._code, self._moving = found, touched, code, moving
+    def __init__(
+        self, found: Reach, touched: Touched, code: LoadedNames, moving: Collection[str], apart: Collection[int] = ()
+    ) -> None:
+        self._found, self._touched, self._code, self._moving, self._apart = found, touched, code, moving, apart
         self._parts = {id(part.owner): part for part in found.parts if self._is_one(part)}
         self.unwatched: list[str] = []
 
@@ -51,7 +54,8 @@ class Containers:
         data = part.kind in ("attributes", "fields") and _is_data(type(part.owner))
         changes = not isinstance(part.owner, tuple | frozenset)
         container = part.kind in ("items", "sequence", "set", "array") and changes
-        return (data or container) and part.owner in self._touched and part.name not in self._moving
+        known = part.owner in self._touched and id(part.owner) not in self._apart
+        return (data or container) and known and part.name not in self._moving
 
     def _snapshot(self, part: Part, around: tuple[int, ...]) -> Snapshot | None:
         """What a container holds; None where that is too much. ``around`` are the containers it is in."""

@@ -96,6 +96,14 @@ class Contents(TorchDispatchMode):
             if record is not None and record.born:
                 record.kept = True
 
+    def adopt(self, tensors: Iterable[torch.Tensor]) -> None:
+        """From now on the content that these tensors have is what they are put back to."""
+        for outer in tensors:
+            for tensor in tensors_in(outer):
+                record = self._record(tensor, "")
+                if record is not None:
+                    record.raw, record.dirty, record.clone = False, False, None
+
     def save(self, tensors: Iterable[torch.Tensor], why: str) -> None:
         """Clone these tensors' storages now, as if an operator were about to write them."""
         for outer in tensors:

@@ -33,9 +33,10 @@ from graphspec.runtime.holdings.storages import Layout, layout_of
 
 
 class Expectation(ABC):
-    """One fact. ``heading`` says, of the graphs, what a difference means to them."""
+    """One fact. ``heading`` says, of the graphs, what a difference means to them, ``way_out`` what else can be done."""
 
     heading: ClassVar[str] = "were captured with other host values"
+    way_out: ClassVar[str | None] = None
 
     def holds(self) -> bool:
         """Whether nothing differs."""

@@ -50,14 +50,15 @@ class Guard:
     def examine(self) -> None:
         """Have every expectation decide, whatever the quick comparisons say. Raises GuardError as `check` does."""
         with quiet():
-            found = {each: it.heading for it in self._expectations for each in it.difference()}
+            found = {each: it for it in self._expectations for each in it.difference()}
         if found:
             named: dict[str, list[str]] = {}
             for difference in list(found)[:_MOST]:
-                named.setdefault(found[difference], []).append(difference)
+                named.setdefault(found[difference].heading, []).append(difference)
             message = " and ".join(f"{heading}: {'; '.join(differences)}" for heading, differences in named.items())
             more = f"; and {len(found) - _MOST} more" if len(found) > _MOST else ""
-            hint = "call runner.recapture(), or put back what was there"
+            ways = dict.fromkeys(it.way_out for it in found.values() if it.way_out is not None)
+            hint = "; ".join(("call runner.recapture(), or put back what was there", *ways))
             raise GuardError(f"the graphs {message}{more}", hint=hint)
 
     def _check_others(self) -> None:

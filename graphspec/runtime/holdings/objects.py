@@ -10,12 +10,14 @@ Invariants:
 from __future__ import annotations
 
 import array
+import copy
 import functools
 import numbers
 import sys
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from operator import is_
 from types import MethodType
 from typing import Any, Literal
@@ -23,7 +25,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from graphspec.runtime.holdings.parts import VALUE_TYPES
+from graphspec.runtime.holdings.parts import VALUE_TYPES, is_of_user
 from graphspec.runtime.holdings.places import MISSING, Part
 from graphspec.runtime.holdings.reach import Reach
 from graphspec.runtime.holdings.readers import Reading, reader_of
@@ -31,6 +33,7 @@ from graphspec.runtime.holdings.readers import Reading, reader_of
 ChangeKind = Literal["scalar", "tensor", "container", "replaced", "object", "memory"]
 
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_COPIED = (dict, OrderedDict, defaultdict, list, set, deque)
 _READ_ONLY = (tuple, frozenset, MethodType, torch.Tensor)
 
 
@@ -108,10 +111,14 @@ class PythonState:
     def restore(self) -> tuple[tuple[Change, ...], tuple[str, ...]]:
         """Put back what existed, and take what was created as existing from now on."""
         outcomes = []
-        for kept in self._kept.values():
-            outcome = _compare(kept)
-            if outcome.now is kept.content:
+        compared = [(kept, _compare(kept)) for kept in self._kept.values()]
+        left = {id(each.before) for _, outcome in compared for each in outcome.changes if each.kind == "replaced"}
+        for kept, seen in compared:
+            if seen.now is kept.content:
                 continue
+            outcome = seen
+            if id(kept.part.owner) in left:  # the run put another one in its place: what it had in this one goes
+                outcome = replace(seen, target=kept.content, created=(), lazy=())
             outcomes.append(outcome)
             _take_lazy(kept, outcome)
             kept.added.update(key for key in outcome.target if key not in kept.content)
@@ -120,6 +127,38 @@ class PythonState:
             kept.content = outcome.target
         return _report(outcomes)
 
+    def settle(self, owner: object, key: Any, value: Any) -> None:
+        """An attribute of an object holds this value, and is put back to it from now on."""
+        for kept in self._kept.values():
+            if kept.part.owner is owner and kept.part.kind == "attributes" and key in kept.content:
+                kept.content = {**kept.content, key: value}
+                _write(kept.part, kept.part.read(), {**kept.part.read(), key: value})
+
+    def held(self, keys: Collection[str]) -> dict[str, Any]:
+        """What slots of the user's objects and globals hold now under these keys, by name.
+
+        With the key ``set``, that of a method, what variables of contexts hold too.
+        """
+        found: dict[str, Any] = {}
+        for kept in self._kept.values():
+            if _is_of_context(kept.part):
+                content, every = kept.part.read(), kept.part.kind == "content" and "set" in keys
+                found.update((_slot_name(kept, key), content[key]) for key in content if every or key in keys)
+        return found
+
+    def exchange(self, names: Collection[str], value: object) -> frozenset[str]:
+        """Put ``value`` in the slots of these names, until the next `restore`; gives the names of those that exist."""
+        done: set[str] = set()
+        for kept in self._kept.values():
+            if not _is_exchangeable(kept.part):
+                continue
+            now = kept.part.read()
+            keys = [key for key in now if _slot_name(kept, key) in names]
+            if keys:
+                _write(kept.part, now, {**now, **dict.fromkeys(keys, value)})
+                done.update(_slot_name(kept, key) for key in keys)
+        return frozenset(done)
+
     def forget(self, names: Collection[str]) -> None:
         """Take back what was created under these names: new keys go, lazy ones hold again what they held at first."""
         for kept in self._kept.values():
@@ -127,10 +166,25 @@ class PythonState:
             gone = [key for key in now if key in kept.content and _slot_name(kept, key) in names]
             if not gone:
                 continue
-            target = {key: value for key, value in now.items() if key not in gone or key not in kept.added}
-            target.update((key, kept.lazy[key]) for key in gone if key in target and key in kept.lazy)
+            leave = {id(key) for key in gone if key in kept.added}  # by identity: tensors may be keys
+            target = {key: value for key, value in now.items() if id(key) not in leave}
+            target.update((key, kept.lazy[key]) for key in gone if id(key) not in leave and key in kept.lazy)
             _write(kept.part, now, target)
             kept.content = target
+
+
+def _is_exchangeable(part: Part) -> bool:
+    """Whether its slots can hold anything: attributes, globals, entries by key, variables of contexts."""
+    named = part.kind in ("attributes", "fields", "globals", "class", "items", "cell")
+    return named or isinstance(part.owner, ContextVar)
+
+
+def _is_of_context(part: Part) -> bool:
+    """Whether its slots are such as contexts are kept in."""
+    if part.kind in ("attributes", "fields", "class"):
+        return is_of_user(part.owner if isinstance(part.owner, type) else type(part.owner))
+    of_thread = part.kind == "items" and part.name.endswith(".__dict__")  # of a threading.local
+    return part.kind == "globals" or of_thread or isinstance(part.owner, ContextVar)
 
 
 def _report(outcomes: Iterable[_Comparison]) -> tuple[tuple[Change, ...], tuple[str, ...]]:
@@ -230,6 +284,8 @@ def _change(kept: _Kept, key: Any, before: Any, after: Any) -> Change:
         kind: ChangeKind = "tensor"
     elif kept.part.kind != "array" and isinstance(before, _CONTAINERS) and isinstance(after, _CONTAINERS):
         kind = "replaced"
+        if type(after) in _COPIED:  # as it is now: the next run may put something into it, and leave another one
+            after = copy.copy(after)
     elif kept.part.kind == "array" or isinstance(before, _CONTAINERS) or isinstance(after, _CONTAINERS):
         kind = "container"
     else:

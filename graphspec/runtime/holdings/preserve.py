@@ -124,11 +124,30 @@ class Session:
         with quiet():
             self._contents.save(tensors, "a replay")
 
+    def adopt(self, tensors: Iterable[torch.Tensor]) -> None:
+        """The content of these, which were created inside, is from now on what they are put back to."""
+        with quiet():
+            self._contents.adopt(tensors)
+
+    def settle_flag(self, owner: object, key: str, *, value: bool) -> None:
+        """A flag that was flipped once and for all: from now on this is what it is put back to."""
+        with quiet():
+            self._objects.settle(owner, key, value)
+
     def forget(self, names: Collection[str]) -> None:
         """Take back what was created inside under these names, as `created` reports them."""
         with quiet():
             self._put_back()
             self._objects.forget(names)
+
+    def held(self, keys: Collection[str]) -> dict[str, Any]:
+        """What slots hold now under these keys, by their names."""
+        return self._objects.held(keys)
+
+    def exchange(self, names: Collection[str], value: object) -> frozenset[str]:
+        """Put ``value`` in the slots of these names, until the next `rewind`; gives the names of those that exist."""
+        with quiet():
+            return self._objects.exchange(names, value)
 
     def verify(self) -> list[str]:
         """Names of tensors whose content differs, after a rewind, with no operator to explain it. Reads them all."""

@@ -40,13 +40,26 @@ def outside_inference() -> Iterator[None]:
 
 @contextmanager
 def outside_autocast(device: torch.device) -> Iterator[None]:
-    """A capture is made once, for callers inside and outside of autocast alike: a region says its own."""
-    with torch.autocast("cpu", enabled=False):
-        if device.type == "cpu":
-            yield
-            return
-        with torch.autocast(device.type, enabled=False):
-            yield
+    """A capture is made once, for callers inside and outside of autocast alike: a region says its own.
+
+    Nor is anything counted as being around it: what autocast keeps of weights goes where the outermost block ends, and
+    that is one of the model's.
+    """
+    kinds = [kind for kind in dict.fromkeys(("cpu", device.type)) if torch.is_autocast_enabled(kind)]
+    around = torch.autocast_increment_nesting()
+    try:
+        for _ in range(around):
+            torch.autocast_decrement_nesting()
+        torch.clear_autocast_cache()
+        for kind in kinds:
+            torch.set_autocast_enabled(kind, False)
+        yield
+    finally:
+        torch.clear_autocast_cache()
+        for kind in kinds:
+            torch.set_autocast_enabled(kind, True)
+        for _ in range(around - 1):
+            torch.autocast_increment_nesting()
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:

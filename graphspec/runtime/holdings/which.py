@@ -82,7 +82,8 @@ def modes(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Expectation]:
 class HostValues:
     """What captured code can have read on the host.
 
-    ``moving`` are names of places that change by right, ``covered`` those of tensors that graphs read, and on the way.
+    ``moving`` are names of places that change by right, ``covered`` those of tensors that graphs read, and on the way;
+    ``apart`` are the identities of containers that somebody else expects something of.
     """
 
     def __init__(
@@ -92,11 +93,12 @@ class HostValues:
         code: LoadedNames,
         moving: Collection[str] = (),
         covered: Collection[Place] = (),
+        apart: Collection[int] = (),
     ) -> None:
         self._found, self._touched, self._code, self._moving = found, touched, code, moving
         self._names = code.names | _CALLED_BY_TORCH
         self._covered = {(id(place.owner), place.key) for place in covered}
-        self._containers = Containers(found, touched, code, moving)
+        self._containers = Containers(found, touched, code, moving, apart)
         #: Names of what is too large to be compared, after `expected`.
         self.unwatched = self._containers.unwatched
 

@@ -115,6 +115,12 @@ class ModelFolder:
         is_this = Path(str(getattr(module, "__file__", None))).name == path.name
         return module if module is not None and is_this and is_current(module) else None
 
+    def imported_from(self, path: Path) -> ModuleType | None:
+        """The module of this set that a file is; None where no code imported it."""
+        below, wanted = f"{self.name}.", path.resolve()
+        found = (module for name, module in sys.modules.copy().items() if name.startswith(below))
+        return next((each for each in found if is_current(each) and _lies_in(each, wanted)), None)
+
     @contextlib.contextmanager
     def visible(self, first: str | None = None) -> Iterator[None]:
         """Here libraries find the files by their bare names: unpickling, or `import_module` of a name in a config.
@@ -205,11 +211,17 @@ class ModelFolder:
     def _importlib(self) -> ModuleType:
         """`importlib` whose `import_module` answers as a statement would."""
         module = ModuleType("importlib")
-        vars(module).update(vars(importlib), import_module=self._import_module)
+        vars(module).update(vars(importlib), import_module=self.import_module)
         return module
 
-    def _import_module(self, name: str, package: str | None = None) -> ModuleType:
+    def import_module(self, name: str, package: str | None = None) -> ModuleType:
+        """`importlib.import_module` for code of this folder."""
         return importlib.import_module(name, package) if name[:1] == "." else self.import_(name, fromlist=("__name__",))
+
+
+def _lies_in(module: ModuleType, path: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return isinstance(file, str) and Path(file).name == path.name and Path(file).resolve() == path
 
 
 def _absolute(name: str, namespace: Mapping[str, Any], level: int) -> str:

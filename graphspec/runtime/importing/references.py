@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +24,28 @@ def import_object(reference: str, folder: Path, *, loaded: bool = False) -> Any:
     Raises ModelError: the file or module is missing or fails to import, or has no such name.
     """
     place, _, name = reference.rpartition(":")
-    module = _file(folder / place, loaded=loaded) if place.endswith(".py") else _module(place)
+    module = _file(folder / place, loaded=loaded) if place.endswith(".py") else _module(place, importlib.import_module)
+    return _named(module, place, name)
+
+
+def import_beside(reference: str, folder: Path, factory: str) -> Any:
+    """The same, as code beside the ``factory`` finds it: what its modules hold is there once, for it and for the spec.
+
+    ``set_context`` of a module that the model imports must set what the model reads.
+    """
+    place, _, name = reference.rpartition(":")
+    own = factory.rpartition(":")[0]
+    if not own.endswith(".py"):
+        return import_object(reference, folder, loaded=True)
+    home = ModelFolder.of((folder / own).parent, anew=False)
+    if not place.endswith(".py"):
+        return _named(_module(place, home.import_module), place, name)
+    module = home.imported_from(folder / place)
+    return import_object(reference, folder, loaded=True) if module is None else _named(module, place, name)
+
+
+def _named(module: ModuleType, place: str, name: str) -> Any:
+    reference = f"{place}:{name}"
     try:
         return functools.reduce(lambda owner, step: read_attribute(owner, step, reference), name.split("."), module)
     except AttributeError:
@@ -53,9 +75,9 @@ def _file(path: Path, *, loaded: bool) -> ModuleType:
     return module
 
 
-def _module(name: str) -> ModuleType:
+def _module(name: str, load: Callable[[str], ModuleType]) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        return load(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             message = f"there is no module '{error.name}'"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ class Facts:
     """The spec that is judged. ``label`` is the device it is judged for: auto, cpu, cuda or npu.
 
     ``inputs`` are the storages that callers' inputs are copied into, and the input of each; ``reach`` is what the model
-    reaches by the names of its slots.
+    reaches by the names of its slots. ``kept`` has the bucketed dims of the states that the model owns, by storage:
+    the runtime keeps their rows that are not the run's.
     """
 
     plan: Plan
@@ -29,6 +30,7 @@ class Facts:
     label: str
     inputs: Mapping[int, str]
     reach: Reach
+    kept: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
     def is_shared(self, tensor: torch.Tensor, name: str) -> bool:
         """Whether a slot other than ``name`` holds memory of this tensor too: who reads it may have read that one."""
@@ -39,6 +41,34 @@ class Facts:
             if isinstance(held, torch.Tensor) and held.untyped_storage()._cdata == storage:
                 return True
         return False
+
+
+@dataclass(frozen=True)
+class Resized:
+    """What a region called at two ``sizes`` of one dim, everything else alike: the same operators."""
+
+    region: str
+    dim: str
+    sizes: tuple[int, int]
+    larger: Recording
+    smaller: Recording
+
+
+@dataclass(frozen=True)
+class PaddedRun:
+    """A padded run of a sequence that is not what eager does, or not the same whatever its padded rows hold.
+
+    ``what`` differs, a result or something that runs carry over, as ``said``; ``writer`` is the region whose graph
+    writes it, if it is something carried over. ``fix`` is the way out, where it was shown. ``meant``: the run is
+    right with what padded rows hold, or made of it where the user says what that is.
+    """
+
+    sequence: str
+    what: str
+    said: str
+    writer: str | None
+    fix: str | None = None
+    meant: bool = False
 
 
 @dataclass(frozen=True)

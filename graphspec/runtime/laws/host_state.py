@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -14,16 +13,20 @@ from graphspec.recording.calls import Recording
 from graphspec.runtime.holdings.objects import same
 from graphspec.runtime.holdings.preserve import Change
 from graphspec.runtime.laws.evidence import Facts
-from graphspec.runtime.rehearsal.observation import EagerCall, Observation, Rehearsal, Skipped
+from graphspec.runtime.rehearsal.observation import EagerCall, Observation, Rehearsal, Skipped, slot_key
 
 
 @dataclass(frozen=True)
 class HostChange:
-    """A slot that a captured region changed, seen first after its call; ``readers`` had run by then, with itself."""
+    """A slot that a captured region changed, seen first after its call; ``readers`` had run by then, with itself.
+
+    ``unread``: what it held before is shown to be nothing to them.
+    """
 
     by: Observation
     change: Change
     readers: tuple[Observation, ...]
+    unread: bool = False
 
 
 def host_changes(run: Rehearsal) -> Iterator[HostChange]:
@@ -39,7 +42,7 @@ def host_changes(run: Rehearsal) -> Iterator[HostChange]:
         for change in seen.changes.rebound:
             if change.name not in known:
                 known.add(change.name)
-                yield HostChange(seen, change, tuple(readers))
+                yield HostChange(seen, change, tuple(readers), change.name in run.unread)
 
 
 def changed_host_values(_: Facts, run: Rehearsal) -> Iterator[Diagnostic]:
@@ -57,7 +60,7 @@ def replaced_tensors(opened: Facts, run: Rehearsal) -> Iterator[Diagnostic]:
 def put_for_others(opened: Facts, run: Rehearsal) -> Iterator[Diagnostic]:
     """GS726 where an eager region may read what a region puts in a slot anew, GS745 where nobody is known to."""
     for region, change in rebound(opened, run):
-        if _attribute(change) in run.eager_loaded:
+        if slot_key(change) in run.eager_loaded:
             yield Diagnostic(
                 "GS726",
                 f"region '{region}' puts something new in {change.name}, and the code of an eager region loads "
@@ -93,6 +96,8 @@ def drawn_on_the_host(_: Facts, run: Rehearsal) -> Iterator[Diagnostic]:
 def rebound(opened: Facts, run: Rehearsal) -> Iterator[tuple[str, Change]]:
     """Slots that captured regions fill anew in every call, and that no captured one is known to read before."""
     for found in host_changes(run):
+        if opened.plan.trains and found.change.name.endswith(".grad"):
+            continue  # a run leaves what eager would have left there
         if not any(True for _ in (*_host_value(found), *_tensor(opened, found))):
             yield found.by.region, found.change
 
@@ -130,6 +135,8 @@ def other_contents(opened: Facts, first: Rehearsal, following: Rehearsal) -> Ite
 
 def _host_value(found: HostChange) -> Iterator[Diagnostic]:
     region, change = found.by.region, found.change
+    if found.unread:
+        return
     if change.kind == "scalar":
         yield Diagnostic(
             "GS725",
@@ -141,7 +148,7 @@ def _host_value(found: HostChange) -> Iterator[Diagnostic]:
         yield _every_call("GS725", "the members of", region, change)
     elif change.kind != "memory" and not change.name.endswith(".grad"):
         hooks = "_hooks[" in change.name
-        if hooks or (change.kind == "object" and change.name.rpartition(".")[2] in found.by.loaded):
+        if hooks or (change.kind in ("object", "replaced") and slot_key(change) in found.by.loaded):
             what = "adds or removes a hook in" if hooks else "reads and replaces"
             yield Diagnostic(
                 "GS725",
@@ -152,6 +159,8 @@ def _host_value(found: HostChange) -> Iterator[Diagnostic]:
 
 def _tensor(opened: Facts, found: HostChange) -> Iterator[Diagnostic]:
     region, change = found.by.region, found.change
+    if opened.plan.trains and change.name.endswith(".grad"):
+        return
     if any(True for _ in _host_value(found)):
         return
     if change.kind == "memory":
@@ -164,7 +173,9 @@ def _tensor(opened: Facts, found: HostChange) -> Iterator[Diagnostic]:
         )
     else:
         # An input that an earlier call kept does not count: what reads it may read the input of this call.
-        before = [each for each in _tensors(change.before) if each.untyped_storage()._cdata not in opened.inputs]
+        # Nor does what this very run made, and put into a container that was there before.
+        made = opened.inputs.keys() | frozenset().union(*(each.recording.born_keys() for each in found.readers))
+        before = [each for each in _tensors(change.before) if each.untyped_storage()._cdata not in made]
         reader = _reader(found.readers, [each for each in before if not opened.is_shared(each, change.name)])
         if reader is not None:
             reads = f"region '{region}' reads {change.name} and then puts"
@@ -190,11 +201,6 @@ def _reader(readers: Collection[Observation], tensors: list[torch.Tensor]) -> st
 
 def _knows(recording: Recording, tensors: list[torch.Tensor]) -> bool:
     return any(map(recording.knows, tensors))
-
-
-def _attribute(change: Change) -> str:
-    """The last attribute or global on the way to a change: ``cache`` for ``model.cache['k'][0]``."""
-    return re.sub(r"(\[[^\]]*\])+$", "", change.name).rpartition(".")[2]
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:

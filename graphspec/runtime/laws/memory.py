@@ -98,7 +98,7 @@ def _captured_reader(plan: Plan, region: str, value: str) -> str | None:
     maker = next((each.name for each in plan.regions.values() if value in each.outputs), None)
     for sequence in plan.sequences.values():
         given = maker is not None and maker not in sequence.steps and region not in sequence.steps  # by an earlier run
-        for step in sequence.steps:
+        for step in sequence.unrolled:
             reads = {wire.value for wire in plan.regions[step].reads}
             if given and value in reads and not plan.regions[step].eager:
                 return step
@@ -120,8 +120,9 @@ def _follows(plan: Plan, region: str, value: str) -> bool:
     """Whether some sequence replays a region after the one that makes a value, or after itself."""
     makers = {each.name for each in plan.regions.values() if value in each.outputs}
     for sequence in plan.sequences.values():
-        made = [place for place, step in enumerate(sequence.steps) if step in makers]
-        if made and region in sequence.steps[made[0] + (region not in makers) :]:
+        steps = sequence.unrolled
+        made = [place for place, step in enumerate(steps) if step in makers]
+        if made and region in steps[made[0] + (region not in makers) :]:
             return True
     return False
 
@@ -183,7 +184,7 @@ def _late_reader(plan: Plan, sequence: Sequence, region: str, value: str, maker:
     Before the sequence begins, other sequences may have run: nothing is known to be fresh.
     """
     fresh = False
-    for step in sequence.steps:
+    for step in sequence.unrolled:
         if not fresh and any(wire.value == value for wire in plan.regions[step].reads):
             return step
         fresh = step == region or (fresh and step != maker)

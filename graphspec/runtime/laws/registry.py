@@ -7,21 +7,36 @@ A new law is a function in this folder, a line here, its code in ``graphspec.cod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from graphspec.errors import Diagnostic
 from graphspec.finding import placed
 from graphspec.plan import Plan
-from graphspec.runtime.laws import comparisons, host_state, host_tensors, kept, memory, params, results, rows
-from graphspec.runtime.laws.evidence import Facts, Pair
+from graphspec.runtime.laws import (
+    comparisons,
+    compiled,
+    gradients,
+    host_state,
+    host_tensors,
+    kept,
+    memory,
+    params,
+    results,
+    rows,
+)
+from graphspec.runtime.laws.evidence import Facts, PaddedRun, Pair, Resized
 from graphspec.runtime.opened.regions import UnboundError
 from graphspec.runtime.rehearsal.observation import Observation, Rehearsal
 
 #: ``captured ...``: of a capture whose calls were rehearsed and judged before. ``runs``: a pair on the same inputs and
 #: params, with no rewind between, so that whatever differs was left by the first.
-Evidence = Literal["call", "captured call", "pass", "captured pass", "pair", "runs", "next run", "first call", "sizes"]
+Evidence = Literal[
+    "call", "captured call", "pass", "captured pass", "pair", "runs", "next run", "first call", "sizes",
+    "captured sizes", "padded run",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,6 +54,9 @@ class Law:
 
 
 #: In the order in which they are asked.
+#: The number of a layer in a name: `model.layers.3.cache`, `caches[3]`.
+_NUMBER = re.compile(r"(?<=[a-zA-Z_]\.)\d+\b|(?<=\[)\d+(?=\])")
+
 LAWS: tuple[Law, ...] = (
     Law("call", results.hazards, tuple(results.HAZARD_CODES)),
     Law("call", params.unfit_updates, ("GS510",)),
@@ -54,6 +72,9 @@ LAWS: tuple[Law, ...] = (
     Law("call", host_tensors.host_tensors, ("GS746",)),
     Law("call", host_tensors.off_the_device, ("GS746",)),
     Law("call", results.misfits, ("GS742",)),
+    Law("call", gradients.found_gradients, ("GS760",)),
+    Law("call", compiled.random_numbers, ("GS770",)),
+    Law("call", compiled.uncompilable, ("GS771",)),
     Law("pass", results.ended_calls, ("GS740", "GS741", "GS742", "GS743", "GS744", "GS748", "GS749")),
     Law("pass", memory.reshaped_by_eager, ("GS751",)),
     Law("pass", host_state.changed_host_values, ("GS725",), also="captured pass"),
@@ -67,7 +88,9 @@ LAWS: tuple[Law, ...] = (
     Law("next run", host_state.kept_for_the_next_run, ("GS726",)),
     Law("next run", host_state.other_contents, ("GS725",)),
     Law("first call", comparisons.first_call_of_its_own, ("GS721",)),
+    Law("sizes", rows.written_rows, ("GS752",), also="captured sizes"),
     Law("sizes", rows.padded_mixing, ("GS747",)),
+    Law("padded run", rows.padded_run, ("GS752", "GS753")),
 )
 
 
@@ -86,13 +109,19 @@ def judge_pair(opened: Facts, pair: Pair) -> list[Diagnostic]:
 
 def judge_next_run(opened: Facts, first: Rehearsal, following: Rehearsal) -> list[Diagnostic]:
     """What the laws find in a run that followed ``first`` with no rewind between."""
+    found = judge_runs(opened, first, following)
+    return [*found, *_asked(opened.plan, "", "next run", opened, first, following)]
+
+
+def judge_runs(opened: Facts, first: Rehearsal, following: Rehearsal) -> list[Diagnostic]:
+    """What the laws find in each region's calls of two passes on the same inputs and params."""
     found: list[Diagnostic] = []
     for seen in following.observations():
         before = first.of(seen.region)
         if before is not None and seen.ended is None:
             pair = Pair(before, seen, (first.params, following.params))
             found += _asked(opened.plan, seen.region, "runs", opened, pair)
-    return [*found, *_asked(opened.plan, "", "next run", opened, first, following)]
+    return found
 
 
 def judge_first_call(opened: Facts, first: Observation, later: Observation) -> list[Diagnostic]:
@@ -100,9 +129,14 @@ def judge_first_call(opened: Facts, first: Observation, later: Observation) -> l
     return _asked(opened.plan, first.region, "first call", opened, first, later)
 
 
-def judge_sizes(opened: Facts, region: str, *evidence: Any) -> list[Diagnostic]:
-    """What the laws find in one region at two sizes of a dim."""
-    return _asked(opened.plan, region, "sizes", region, *evidence)
+def judge_sizes(opened: Facts, seen: Resized, *, captured: bool = False) -> list[Diagnostic]:
+    """What the laws find in one region at two sizes of a dim; ``captured``: those that a capture asks too."""
+    return _asked(opened.plan, seen.region, "captured sizes" if captured else "sizes", opened, seen)
+
+
+def judge_padded(plan: Plan, run: PaddedRun) -> list[Diagnostic]:
+    """What the laws say of a padded run that is not as it should be."""
+    return _asked(plan, "", "padded run", plan, run)
 
 
 def judge_kept(opened: Facts, seen: Observation) -> list[Diagnostic]:
@@ -130,7 +164,28 @@ def _asked(plan: Plan, region: str, asks: Evidence, *evidence: Any) -> list[Diag
     for law in LAWS:
         if asks in (law.asks, law.also) and not (law.last and found):
             found += (_at_its_place(plan, region, each) for each in law.judge(*evidence))
-    return found
+    return _counted(found)
+
+
+def _counted(found: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Findings that differ by the number in a name, as those of a model's layers do, as one with a count."""
+    groups: dict[tuple[object, ...], list[Diagnostic]] = {}
+    for each in found:
+        place = (each.code, each.severity, each.file, each.line, each.path)
+        groups.setdefault((*place, _NUMBER.sub("#", each.message)), []).append(each)
+    return [_one_of(group) for group in groups.values()]
+
+
+def _one_of(group: Sequence[Diagnostic]) -> Diagnostic:
+    first, *others = group
+    messages = {each.message for each in group}
+    if len(messages) == 1:
+        return first
+    words = first.message.split(" ")
+    differing = next(at for at, word in enumerate(words) if any(each.split(" ")[at] != word for each in messages))
+    names = {each.message.split(" ")[differing] for each in others} - {words[differing]}
+    words[differing] += f" (and {len(names)} more like it)"
+    return replace(first, message=" ".join(words))
 
 
 def _at_its_place(plan: Plan, region: str, found: Diagnostic) -> Diagnostic:

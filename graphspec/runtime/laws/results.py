@@ -14,6 +14,7 @@ from graphspec.runtime.hazards.fake import AddressAskedError, KernelMissingError
 from graphspec.runtime.laws.evidence import Facts
 from graphspec.runtime.rehearsal.observation import EagerCall, NothingToReplayError, Observation, Rehearsal, Skipped
 from graphspec.runtime.values.outputs import MisfitError
+from graphspec.spec import Free
 
 #: What the watch finds while a region is called: the table of hazards.
 HAZARD_CODES = tuple(HAZARDS)
@@ -107,9 +108,11 @@ def _needs_values(plan: Plan, region: str) -> Diagnostic:
         return Diagnostic("GS744", message, "warning", path=("regions", region))
     names = ", ".join(map(repr, unknown))
     message = f"the eager region '{region}' reads values, and nothing says the shape of its output {names}"
-    hint = f"declare it under buffers: {unknown[0]}: {{role: output, shape: [...], dtype: ...}}"
+    hint = f"declare it under buffers: {unknown[0]}: {{role: intermediate, shape: [...], dtype: ...}}"
     return Diagnostic("GS744", message, "warning", path=("regions", region), hint=hint)
 
 
 def _is_declared(buffer: BufferPlan | None) -> bool:
-    return buffer is not None and (buffer.role == "state" or (buffer.shape is not None and buffer.dtype is not None))
+    if buffer is None or buffer.role == "state":
+        return buffer is not None
+    return buffer.dtype is not None and buffer.shape is not None and not any(isinstance(a, Free) for a in buffer.shape)

@@ -1,6 +1,9 @@
-"""Operators that mix padded rows with real ones, found by comparing two traces of one region at two sizes of a dim.
+"""Rows that a bucket adds: what they write and change, and operators that mix them with real ones.
 
-An axis whose size follows the dim holds rows. What is computed along it is suspect, unless a mask keeps the padded
+Two traces of one region at two sizes of a dim show which axes hold rows: their size follows the dim. Where such an axis
+is one of a tensor that the model owns, its rows beyond the real ones are written too.
+
+What is computed along such an axis is suspect, unless a mask keeps the padded
 rows out: a tensor of booleans, or what is computed from one, or a number the caller gives for each row. This is a
 warning; whether results depend on padded rows is proven by ``run``.
 """
@@ -9,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphspec.errors import Diagnostic
-from graphspec.recording.calls import Call, Recording, Ref, refs_in
+from graphspec.errors import Diagnostic, Severity
+from graphspec.plan import Plan
+from graphspec.recording.calls import Call, Ref, refs_in, written_refs
+from graphspec.runtime.laws.evidence import Facts, PaddedRun, Resized
 from graphspec.runtime.laws.mixing import mixed_axes, short_name
 
 #: Operators whose result is a mask, or masked, where what they are given is.
@@ -25,10 +30,74 @@ _APPLY = frozenset({"mul", "mul_", "where", "masked_fill", "masked_fill_", "add"
 _PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "dot"})
 
 
-def padded_mixing(
-    region: str, dim: str, sizes: tuple[int, int], larger: Recording, smaller: Recording
-) -> Iterator[Diagnostic]:
-    """Warnings for one dim, one for each operator of a line. The recordings call the same, at the two ``sizes``."""
+def written_rows(opened: Facts, seen: Resized) -> Iterator[Diagnostic]:
+    """GS752: what the model owns is written in as many rows as the dim has, and no state declares which they are."""
+    said: set[int] = set()
+    for one, other in zip(seen.larger.calls, seen.smaller.calls, strict=True):
+        for ref, partner in zip(written_refs(one), written_refs(other), strict=False):
+            if ref.storage in said or ref.storage not in seen.larger.outside:
+                continue
+            if not any(_holds_rows(ref, partner, axis, seen.sizes) for axis in range(len(ref.size))):
+                continue
+            tensor = seen.larger.outside[ref.storage].tensor
+            slots = opened.reach.slots_of(tensor) or opened.reach.slots_of_storage(tensor)
+            if slots and seen.dim not in opened.kept.get(tensor.untyped_storage()._cdata, ()):
+                said.add(ref.storage)
+                name = slots[0].name
+                message = f"region '{seen.region}' writes {name} in rows that a bucket of '{seen.dim}' adds: {one.name}"
+                yield Diagnostic(
+                    "GS752",
+                    f"{message} at {one.site} writes {list(ref.size)}",
+                    file=one.site.file or None,
+                    line=one.site.line or None,
+                    hint=_kept(name),
+                )
+
+
+def padded_run(plan: Plan, run: PaddedRun) -> Iterator[Diagnostic]:
+    """GS752 for what a padded run leaves to later ones, GS753 for its results; warnings where nothing wrong is seen."""
+    severity: Severity = "warning" if run.meant else "error"
+    path = ("regions", run.writer or _maker(plan, run))
+    if run.writer is not None:
+        message = f"region '{run.writer}' writes {run.what} for rows that a bucket adds: {run.said}"
+        yield Diagnostic("GS752", message, path=path, hint=run.fix or _kept(run.what), severity=severity)
+    else:
+        message = f"rows that a bucket adds change a run: {run.said}"
+        yield Diagnostic("GS753", message, path=path, hint=run.fix or _APART, severity=severity)
+
+
+_APART = (
+    "mask the padded rows with a buffer `from: {size: DIM}`, or declare the dim exact; what a captured region computes "
+    "from a size, such as x.shape[0], is that of the bucket; if it is rounding, raise check.rtol and check.atol"
+)
+
+
+def _kept(name: str) -> str:
+    """How rows that are not the run's are kept as they were."""
+    if name.startswith("state "):
+        return "mask the padded rows with a buffer `from: {size: DIM}`, or declare the dim exact"
+    short = name.rpartition(".")[2]
+    return (
+        f"declare its shape, so that rows which are not the run's are kept: {short}: {{role: state, attr: {name}, "
+        f"shape: [...]}}; or name slots that padded rows may write: `pad_rows: {{{short}: [0]}}`"
+    )
+
+
+def _maker(plan: Plan, run: PaddedRun) -> str:
+    """The region that makes a result, or the first of the sequence."""
+    steps = plan.sequences[run.sequence].steps
+    named = (
+        step
+        for step in reversed(steps)
+        for name in plan.regions[step].outputs
+        if run.what == name or run.what.startswith((f"{name}[", f"{name}."))
+    )
+    return next(named, steps[0])
+
+
+def padded_mixing(_: Facts, seen: Resized) -> Iterator[Diagnostic]:
+    """GS747: warnings for one dim, one for each operator of a line."""
+    region, dim, sizes, larger, smaller = seen.region, seen.dim, seen.sizes, seen.larger, seen.smaller
     masks = _Masks()
     said: set[tuple[str, int, str]] = set()
     for one, other in zip(larger.calls, smaller.calls, strict=True):

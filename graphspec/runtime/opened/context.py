@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,13 +14,17 @@ from graphspec.backends.base import Backend, CapturedGraph
 from graphspec.backends.updates import Binding, specialized
 from graphspec.plan import Bucket, Variant, concrete
 from graphspec.runtime.holdings.code_names import LoadedNames
+from graphspec.runtime.opened.binds import Counter
 from graphspec.runtime.opened.regions import BoundRegion
 from graphspec.runtime.opened.sharing import SharedModel
+from graphspec.runtime.training.gradients import Gradients
+from graphspec.runtime.training.replayed import ReplayedGradients
 from graphspec.runtime.values.axes import Axes
 from graphspec.runtime.values.buffers import Buffers
 from graphspec.runtime.values.eager_copies import StaticCopy
+from graphspec.runtime.values.examples import Examples
 from graphspec.runtime.values.homes import Homes
-from graphspec.runtime.values.samples import alternative_param, default_param, sample
+from graphspec.runtime.values.samples import alternative_param, checked_sample, default_param, sample
 from graphspec.runtime.values.trees import Tree, mapped
 from graphspec.spec import Shape
 
@@ -47,6 +51,8 @@ class Context:
     buffers: Buffers
     backend: Backend
     warnings: list[str] = field(default_factory=list)
+    gradients: Gradients = field(default_factory=Gradients)
+    compiling: Callable[[plans.Graph], None] = lambda _: None
 
     @cached_property
     def shared(self) -> SharedModel:
@@ -62,8 +68,8 @@ class Context:
     def roots(self) -> dict[str, Any]:
         """Where everything starts that a region can reach: the model, and what regions call, by their paths."""
         called = {region.declared.call: region.function for region in self.regions.values()}
-        around = {str(region.declared.around): region.around for region in self.regions.values() if region.around}
-        return {"model": self.model, **called, **around}
+        around = (region.around.roots for region in self.regions.values() if region.around is not None)
+        return {"model": self.model, **called, **{path: each for roots in around for path, each in roots.items()}}
 
     def shape(self, shape: Shape, bucket: Bucket) -> tuple[int, ...]:
         """A symbolic shape at a bucket."""
@@ -72,12 +78,24 @@ class Context:
     def sample_inputs(self, names: tuple[str, ...], sizes: Mapping[str, int], seed: int) -> dict[str, torch.Tensor]:
         """An input for each buffer, as the spec's `sample` says; the same for the same seed."""
         made = {}
+        example = self.examples(sizes, seed)
         for position, name in enumerate(names):
             buffer = self.plan.buffers[name].declared
             generator = torch.Generator().manual_seed(seed * 1009 + position)
             shape = concrete(buffer.shape or (), {**self.plan.constants, **sizes})
-            made[name] = sample(buffer, shape, generator, self.plan.folder)
+            if name in example:
+                made[name] = example[name]
+            elif buffer.sample is not None and buffer.sample.kind == "make":
+                given = self.examples.one(buffer.sample.value, sizes, seed)
+                made[name] = checked_sample(buffer, given, shape)
+            else:
+                made[name] = sample(buffer, shape, generator, self.plan.folder)
         return made
+
+    @cached_property
+    def examples(self) -> Examples:
+        """Inputs and params that fit each other."""
+        return Examples(self.plan)
 
     @cached_property
     def special(self) -> tuple[str, ...]:
@@ -90,10 +108,15 @@ class Context:
         params = self.default_params(self.plan.buckets[0], {})
         return variant_of((), {name: params[name] for name in self.special})
 
-    def default_params(self, bucket: Bucket, special: Mapping[str, Any]) -> dict[str, Any]:
-        """Every param at its default, or at the value its graphs are specialized for."""
+    def default_params(self, bucket: Bucket, special: Mapping[str, Any], seed: int | None = None) -> dict[str, Any]:
+        """Every param at its default, or at the value its graphs are specialized for.
+
+        With a ``seed``: as the example of that seed has it.
+        """
+        example = {} if seed is None else self.examples(dict(bucket.sizes), seed)
+        made = {**{name: value for name, value in example.items() if name in self.plan.params}, **special}
         return {
-            name: special[name] if name in special else default_param(param, self.shape(param.shape, bucket))
+            name: made[name] if name in made else default_param(param, self.shape(param.shape, bucket))
             for name, param in self.plan.params.items()
         }
 
@@ -115,12 +138,31 @@ class Context:
         return next((full for full in self.plan.buckets if full.project(dims) == bucket), bucket)
 
 
+@dataclass(frozen=True)
+class GraphInfo:
+    """One captured graph. ``bytes`` is what its values need in its pool, ``capture_s`` the seconds its capture took.
+
+    ``variant`` is what it was captured for; see `graphspec.plan.Variant`. ``compile_s`` are the seconds its compilation
+    took, 0 where it came from a cache; None where it is not compiled.
+    """
+
+    region: str
+    bucket: Bucket
+    pool: str
+    operators: int
+    bytes: int
+    capture_s: float
+    variant: Variant
+    compile_s: float | None = None
+
+
 @dataclass
 class CapturedRegion:
     """A captured graph and where its named outputs are.
 
     ``outputs`` has, for each output, its structure and the positions of its tensors among the graph's outputs;
-    ``homes`` the memory in which they lie.
+    ``homes`` the memory in which they lie. ``gradients``: what a region that trains does with them; None for others.
+    ``left``: the numbers of the host that are bound to params, each with what the call left there.
     """
 
     plan: plans.Graph
@@ -129,10 +171,26 @@ class CapturedRegion:
     bindings: list[Binding]
     homes: Homes
     capture_s: float = 0.0
+    gradients: ReplayedGradients | None = None
+    left: Sequence[tuple[Counter, Any]] = ()
 
     def replay(self) -> None:
         """The bare replay of this graph, with nothing checked and nothing copied."""
         self.graph.replay()
+
+    def info(self, variant: Variant) -> GraphInfo:
+        """What is told of this graph."""
+        plan, graph = self.plan, self.graph
+        return GraphInfo(
+            plan.region,
+            plan.bucket,
+            plan.pool,
+            graph.operators,
+            graph.bytes,
+            self.capture_s,
+            variant,
+            graph.compile_s,
+        )
 
     def refresh(self, params: Mapping[str, Any]) -> None:
         """Write every update slot from the present params."""

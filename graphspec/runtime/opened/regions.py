@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -13,13 +12,53 @@ import torch
 from graphspec import spec as language
 from graphspec.errors import KeyPath, ModelError
 from graphspec.plan import Plan
-from graphspec.runtime.importing.references import import_object
+from graphspec.runtime.importing.references import import_beside
 from graphspec.runtime.importing.user_code import call_user_code
+from graphspec.runtime.opened.binds import Bound, bound_of, refuse_unfit
 from graphspec.runtime.values.outputs import MisfitError
 from graphspec.runtime.values.paths import lacks, nearby, step_into
 from graphspec.runtime.values.trees import follow
 
 Environment = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class BoundAround:
+    """What is called before and after each call of a region. ``after`` None: ``before`` gives a context manager."""
+
+    declared: language.Around
+    before: Callable[..., Any]
+    after: Callable[..., Any] | None
+
+    @property
+    def roots(self) -> dict[str, Any]:
+        """What is called, by the paths of the spec."""
+        return dict(zip(self.declared.paths, (self.before, self.after), strict=False))
+
+    @contextlib.contextmanager
+    def entered(self, region: str, args: list[Any], kwargs: dict[str, Any]) -> Iterator[None]:
+        """Around a call. A result of True does not swallow the region's own exception."""
+        what = f"region '{region}' (around: {self.declared.call})"
+        manager = call_user_code(self.before, what, *args, **kwargs)
+        if self.after is not None:
+            try:
+                yield
+            finally:
+                call_user_code(self.after, f"region '{region}' (after: {self.declared.after})")
+            return
+        kind = type(manager)
+        if not (hasattr(kind, "__enter__") and hasattr(kind, "__exit__")):
+            message = f"{what} returned a {kind.__name__}, not a context manager"
+            hint = "decorate it with contextlib.contextmanager, or name what undoes it: {call: ..., after: ...}"
+            raise ModelError(message, hint=hint)
+        call_user_code(kind.__enter__, what, manager)
+        with contextlib.ExitStack() as stack:
+
+            @stack.push
+            def leave(*error: Any) -> None:
+                call_user_code(kind.__exit__, what, manager, *error)
+
+            yield
 
 
 @dataclass(frozen=True)
@@ -29,7 +68,7 @@ class BoundRegion:
     declared: language.Region
     model: Any
     function: Callable[..., Any]
-    around: Callable[..., Any] | None
+    around: BoundAround | None
     makers: Mapping[str, Callable[..., Any]]
 
     def __call__(self, values: Environment) -> dict[str, Any]:
@@ -37,9 +76,8 @@ class BoundRegion:
 
         Raises ModelError with the user's exception as its cause; MisfitError for an output path that leads nowhere.
         """
-        args = [self._argument(value, values) for value in self.declared.positional]
-        kwargs = {key: self._argument(value, values) for key, value in self.declared.keyword.items()}
-        with self._surroundings(args, kwargs):
+        args, kwargs = self._arguments(self.declared.positional, self.declared.keyword, values)
+        with self._surroundings(args, kwargs, values):
             returned = call_user_code(
                 self.callable, f"region '{self.declared.name}' ({self.declared.call})", *args, **kwargs
             )
@@ -50,12 +88,16 @@ class BoundRegion:
 
         Autograd is the caller's business; everything else that the region declares around its calls is there.
         """
-        if self.declared.mode is not None or self.declared.autocast is not None or self.around is not None:
+        declared = self.declared
+        if declared.mode is not None or declared.autocast is not None or self.around is not None or declared.trains:
             return self(values)
-        args = [self._argument(value, values) for value in self.declared.positional]
-        kwargs = {key: self._argument(value, values) for key, value in self.declared.keyword.items()}
+        args, kwargs = self._arguments(self.declared.positional, self.declared.keyword, values)
         returned = self.callable(*args, **kwargs)
         return {name: self._output(returned, name, path) for name, path in self.declared.outputs.items()}
+
+    def bound(self) -> list[Bound]:
+        """Where params are written before each call. Raises ModelError."""
+        return bound_of(self.declared, self.model) if self.declared.bind else []
 
     @property
     def callable(self) -> Callable[..., Any]:
@@ -67,31 +109,29 @@ class BoundRegion:
         )
 
     @contextlib.contextmanager
-    def _surroundings(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def _surroundings(self, args: list[Any], kwargs: dict[str, Any], values: Environment) -> Any:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
+            stack.enter_context(torch.set_grad_enabled(self.declared.trains))
             if self.declared.mode is not None:
                 stack.enter_context(training_mode(self.model, training=self.declared.mode == "train"))
             if self.declared.autocast is not None:
                 kind = torch.empty(0).device.type if not args else _device_type(args)
                 dtype = getattr(torch, self.declared.autocast)
                 stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
+                if self.declared.trains:
+                    stack.enter_context(_backward_outside_autocast(kind))
             if self.around is not None:
-                self._enter(stack, args, kwargs)
+                own = self.around.declared
+                if own.positional is not None:
+                    args, kwargs = self._arguments(own.positional, own.keyword or {}, values)
+                stack.enter_context(self.around.entered(self.declared.name, args, kwargs))
             yield
 
-    def _enter(self, stack: contextlib.ExitStack, args: list[Any], kwargs: dict[str, Any]) -> None:
-        what = f"region '{self.declared.name}' (around: {self.declared.around})"
-        manager = call_user_code(self.around, what, *args, **kwargs)  # type: ignore[arg-type]  # asked by the caller
-        kind = type(manager)
-        if not (hasattr(kind, "__enter__") and hasattr(kind, "__exit__")):
-            message = f"{what} returned a {kind.__name__}, not a context manager"
-            raise ModelError(message, hint="decorate it with contextlib.contextmanager")
-        call_user_code(kind.__enter__, what, manager)
-
-        @stack.push
-        def leave(*error: Any) -> None:  # a result of True would swallow the region's own exception
-            call_user_code(kind.__exit__, what, manager, *error)
+    def _arguments(
+        self, positional: Sequence[language.Value], keyword: Mapping[str, language.Value], values: Environment
+    ) -> tuple[list[Any], dict[str, Any]]:
+        args = [self._argument(value, values) for value in positional]
+        return args, {key: self._argument(value, values) for key, value in keyword.items()}
 
     def _argument(self, value: language.Value, values: Environment) -> Any:
         match value:
@@ -129,12 +169,14 @@ class UnboundError(ModelError):
 
 
 def bind_regions(plan: Plan, model: Any) -> tuple[dict[str, BoundRegion], list[UnboundError]]:
-    """Every region with its callable, and what is wrong with those whose paths the model does not have."""
+    """Regions that are not inline with their callables, and what is wrong with paths that the model does not have."""
     bound, wrong = {}, []
     for name, region in plan.regions.items():
+        if region.declared.inline:
+            continue  # whoever calls the module calls it
         try:
-            bound[name] = _bind(region.declared, model, plan.folder)
-        except UnboundError as error:  # noqa: PERF203 - every region has its say
+            bound[name] = _bind(region.declared, model, plan)
+        except UnboundError as error:
             wrong.append(error)
     return bound, wrong
 
@@ -155,6 +197,23 @@ def attribute(model: Any, path: str, what: str) -> Any:
 
 
 @contextlib.contextmanager
+def _backward_outside_autocast(kind: str) -> Iterator[None]:
+    """The autocast of a region that trains covers its forward: a backward inside runs in the dtypes of the forward."""
+    engine: Any = torch.autograd
+    run = engine._engine_run_backward
+
+    def outside(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(kind, enabled=False):
+            return run(*args, **kwargs)
+
+    engine._engine_run_backward = outside
+    try:
+        yield
+    finally:
+        engine._engine_run_backward = run
+
+
+@contextlib.contextmanager
 def training_mode(model: Any, *, training: bool) -> Any:
     """Every module of the model in train or eval mode, and each back in its own mode afterwards."""
     modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
@@ -168,20 +227,55 @@ def training_mode(model: Any, *, training: bool) -> Any:
             module.training = was
 
 
-def _bind(region: language.Region, model: Any, folder: Path) -> BoundRegion:
+def _bind(region: language.Region, model: Any, plan: Plan) -> BoundRegion:
     with _at(region, "call"):
-        function = _callable(region, model, "", region.call)
-    with _at(region, "around"):
-        around = _callable(region, model, "around: ", region.around) if region.around else None
-    values = (*region.positional, *region.keyword.values())
-    with _at(region, "inputs"):
-        makers = {name: import_object(name, folder, loaded=True) for value in values for name in _factories(value)}
-    return BoundRegion(region, model, function, around, makers)
+        function = _callable(region, "", attribute(model, region.call, f"region '{region.name}'"), region.call)
+    around = None
+    if region.around is not None:
+        called = [_around(region, model, plan, path, key) for path, key in _around_keys(region.around)]
+        around = BoundAround(region.around, called[0], called[1] if len(called) > 1 else None)
+    makers: dict[str, Callable[..., Any]] = {}
+    for value in region.arguments:
+        with _at(region, "inputs"):
+            makers |= {name: import_beside(name, plan.folder, plan.model.factory) for name in _factories(value)}
+    bound = BoundRegion(region, model, function, around, makers)
+    with _at(region, "bind"):
+        refuse_unfit(bound.bound(), region, plan)
+    with _at(region, "optimizer"):
+        for path in region.optimizer:
+            _optimizer(region, model, path)
+    return bound
 
 
-def _callable(region: language.Region, model: Any, key: str, path: str) -> Callable[..., Any]:
-    """What a path of a region leads to. Raises ModelError where that is nothing, or not callable."""
-    found: Any = attribute(model, path, f"region '{region.name}'")
+def _optimizer(region: language.Region, model: Any, path: str) -> None:
+    found = attribute(model, path, f"region '{region.name}'")
+    if isinstance(found, torch.optim.LBFGS):
+        message = f"region '{region.name}': {path} is LBFGS, whose step calls the model as often as the losses ask for"
+        raise ModelError(message, hint="step it outside of the spec, or take another optimizer")
+    if not isinstance(found, torch.optim.Optimizer):
+        message = f"region '{region.name}': {path} is a {type(found).__name__}, not an optimizer"
+        raise ModelError(message, hint="name the attribute that holds the torch.optim.Optimizer")
+
+
+def _around_keys(around: language.Around) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What is called around a region, and under which key; the short form and the long one without more are alike."""
+    long = around.positional is not None or around.after is not None
+    yield around.call, ("around", "call") if long else ("around",)
+    if around.after is not None:
+        yield around.after, ("around", "after")
+
+
+def _around(region: language.Region, model: Any, plan: Plan, path: str, key: tuple[str, ...]) -> Callable[..., Any]:
+    with _at(region, *key):
+        if ":" in path:
+            found = import_beside(path, plan.folder, plan.model.factory)
+        else:
+            found = attribute(model, path, f"region '{region.name}'")
+        return _callable(region, f"{key[-1]}: ", found, path)
+
+
+def _callable(region: language.Region, key: str, found: Any, path: str) -> Callable[..., Any]:
+    """What a path of a region leads to. Raises ModelError where it is not callable."""
     if isinstance(found, torch.Tensor) or not callable(found):
         kind = "tensor" if isinstance(found, torch.Tensor) else type(found).__name__
         hint = "name a function that returns a context manager; it gets the region's inputs" if key else None
@@ -190,14 +284,14 @@ def _callable(region: language.Region, model: Any, key: str, path: str) -> Calla
 
 
 @contextlib.contextmanager
-def _at(region: language.Region, key: str) -> Iterator[None]:
+def _at(region: language.Region, *key: str) -> Iterator[None]:
     """Errors of what a key of a region names say that it was this key; a failure of the user's code stays one."""
     try:
         yield
     except ModelError as error:
         if error.__cause__ is not None:
             raise
-        raise UnboundError(error, ("regions", region.name, key)) from None
+        raise UnboundError(error, ("regions", region.name, *key)) from None
 
 
 def _factories(value: language.Value) -> list[str]:

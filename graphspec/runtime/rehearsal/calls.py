@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from graphspec.plan import Bucket, Event, Variant
+from graphspec.plan import ANY, Bucket, Event, Variant
+from graphspec.runtime.opened.binds import write_bound
 from graphspec.runtime.opened.context import Context
 from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.rehearsal.observation import StaleRead
 from graphspec.runtime.rehearsal.world import World
+from graphspec.runtime.training.gradients import trainable
 from graphspec.runtime.values.eager_copies import EagerCopies
-from graphspec.runtime.values.outputs import MisfitError, check_output
+from graphspec.runtime.values.outputs import MisfitError, check_condition, check_output
 from graphspec.runtime.values.trees import Tree
 from graphspec.runtime.values.write_back import StaleViews, apart, leaves_of
 
@@ -54,6 +56,7 @@ class RegionCalls:
         self._special = dict(variant.special)
         self._world = world
         self._results = context.plan.results
+        self._conditions = context.plan.conditions
         self.created_eagerly: set[str] = set()
 
     def rewind(self) -> None:
@@ -74,13 +77,20 @@ class RegionCalls:
             # An alias: x.t_() in a region changes its own.
             env[name] = None if name in absent else buffers.view(name, bucket).detach()
         self._world.fill(bucket, env, params, number)
+        if self._context.plan.trains:
+            self._context.gradients.begin(self.leaves())
         return PassValues(bucket, env, params)
 
     def params(self, bucket: Bucket, *, number: int) -> dict[str, Any]:
-        """The params of a pass: their defaults in the first, others within their range in the second."""
-        full = self._context.full_bucket(bucket)
-        params = self._context.default_params(full, self._special)
-        return params if number == 1 else self._context.other_params(params, full, self._special)
+        """The params of a pass: their defaults in the first, others within their range in the second.
+
+        Where an example of the spec gives them, both are examples.
+        """
+        context, full = self._context, self._context.full_bucket(bucket)
+        params = context.default_params(full, self._special, context.plan.seed + number)
+        if number == 1:
+            return params
+        return context.other_params(params, full, {*self._special, *context.examples.params})
 
     def taken(self, region: str) -> frozenset[str]:
         """The params that a region is given and that may change between replays of its graph."""
@@ -102,8 +112,16 @@ class RegionCalls:
 
         And those that an eager region is given of static buffers: what it keeps of them is its own.
         """
-        eager = self._context.plan.regions[event.region].eager
-        values.copies = self._twins(event, values) if eager else self._copies.fill(event, values.env)
+        region = self._context.plan.regions[event.region]
+        values.copies = self._twins(event, values) if region.eager else self._copies.fill(event, values.env)
+        if region.declared.bind and event.region in self._context.regions:
+            write_bound(self._context.regions[event.region].bound(), values.params)
+        if region.declared.trains:
+            self._context.gradients.offer(event.region, self.leaves())
+
+    def leaves(self) -> list[tuple[str, torch.Tensor]]:
+        """What may have a gradient, frozen parameters included: each once, by the first name it has in the model."""
+        return trainable(self._world.reach)
 
     def call(self, event: Event, values: PassValues, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call a region on named values, write back its states, and make its outputs known.
@@ -114,7 +132,9 @@ class RegionCalls:
         context = self._context
         plan = context.plan.regions[event.region]
         values.stale += (StaleRead(*each) for each in values.views.reads(wire.value for wire in plan.reads))
-        with self._eager_creations(eager=plan.eager):
+        trial = plan.declared.trains and not self._context.gradients.knows(event.region)
+        tried = self._context.gradients.tried(event.region, self.leaves()) if trial else nullcontext()
+        with self._eager_creations(eager=plan.eager), tried:
             returned = context.regions[event.region]({**values.env, **values.copies, **(given or {})})
         if plan.eager:
             self._flush(values)
@@ -156,6 +176,8 @@ class RegionCalls:
             values.env[output] = buffers.view(output, values.bucket)
         elif buffer is not None and buffer.shape is not None and buffer.dtype is not None:
             shape = self._context.shape(buffer.shape, values.bucket)
+            if ANY in shape:
+                return
             made = torch.empty(shape, dtype=getattr(torch, buffer.dtype), device=self._context.device)
             values.env[output] = made
             values.origins[made.untyped_storage()._cdata] = output
@@ -180,11 +202,12 @@ class RegionCalls:
     def _fits(self, event: Event, output: str, value: Any, values: PassValues) -> bool:
         """Whether an output is what the spec declares; where the world goes on without, a misfit is noted."""
         buffer = self._context.plan.buffers.get(output)
-        if buffer is None:
-            return True
-        shape = self._context.shape(buffer.shape or (), values.bucket)
         try:
-            check_output(event.region, buffer, value, shape)
+            if output in self._conditions:
+                check_condition(event.region, output, value, eager=self._context.plan.regions[event.region].eager)
+            if buffer is not None:
+                shape = self._context.shape(buffer.shape or (), values.bucket)
+                check_output(event.region, buffer, value, shape)
         except MisfitError as error:
             if not self._world.goes_on:
                 raise

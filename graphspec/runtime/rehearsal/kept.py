@@ -7,9 +7,11 @@ A cache that starts empty and that every call writes in place is no such tensor:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from graphspec.recording.calls import Call, Recording, refs_in, written_refs
 from graphspec.recording.source import Site
@@ -37,6 +39,13 @@ class KeptInputs:
     def __init__(self) -> None:
         self._kept: dict[int, _KeptStorage] = {}
         self._noted: list[tuple[Recording, Collection[int]]] = []
+        self._settled: dict[int, Any] = {}
+
+    def settle(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Of these it is known that they hold nothing of an input now, whatever they were made from."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            self._settled[storage._cdata] = weak(storage)
 
     def note(self, recording: Recording, given: Collection[int]) -> None:
         """A call of a region, recorded; ``given`` are the storages of its inputs."""
@@ -46,10 +55,11 @@ class KeptInputs:
         """What a later call reads of them, besides its inputs."""
         read = {outside.storage._cdata for outside in recording.outside.values()}.difference(given)
         for noted in [each for each in self._noted if not each[0].born_keys().isdisjoint(read)]:
-            self._noted.remove(noted)
+            self._noted = [each for each in self._noted if each is not noted]
             self._work_out(*noted)
         for index, outside in recording.outside.items():
-            kept = self._kept.get(outside.storage._cdata) if outside.storage._cdata not in given else None
+            key = outside.storage._cdata
+            kept = self._kept.get(key) if key not in given and key not in self._settled else None
             if kept is not None and not (kept.written_only and index in recording.written):
                 yield KeptRead(tuple(outside.tensor.shape), kept.site)
 

@@ -6,6 +6,7 @@ only, and of results their structure and form are kept, not the tensors.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from graphspec.recording.calls import Recording
 from graphspec.recording.source import Site
 from graphspec.runtime.holdings.preserve import Change, Changes
 from graphspec.runtime.holdings.storages import Layout
+from graphspec.runtime.training.gradients import GradientSeen
 from graphspec.runtime.values.outputs import MisfitError
 from graphspec.runtime.values.trees import Tree
 
@@ -92,8 +94,8 @@ class Observation:
     ``layouts`` those of the plain tensors it was given, before and after. ``origins`` and ``copies`` say which value a
     storage was made for, and which hold a copy of what an eager region made, when the call began; ``originals`` those
     that hold what it has copies of. ``changes`` is what differs on the host since the pass began, ``loaded`` the names
-    that the code of captured regions has loaded by now. ``hazards`` were found on the way. ``ended``: the call did not
-    return.
+    that the code of captured regions has loaded by now. ``hazards`` were found on the way. ``gradients`` is what a
+    region that trains did with those of the model. ``ended``: the call did not return.
     """
 
     region: str
@@ -114,7 +116,13 @@ class Observation:
     hazards: tuple[Diagnostic, ...] = ()
     changes: Changes = NO_CHANGES
     loaded: frozenset[str] = frozenset()
+    gradients: tuple[GradientSeen, ...] = ()
     ended: BaseException | None = None
+
+
+def slot_key(change: Change) -> str:
+    """The last attribute or global on the way to a change: ``cache`` for ``model.cache['k'][0]``."""
+    return re.split(r"[.:]", re.sub(r"(\[[^\]]*\])+$", "", change.name))[-1]
 
 
 @dataclass(frozen=True)
@@ -145,7 +153,8 @@ class Skipped:
 class Rehearsal:
     """One pass over the regions of a bucket. ``eager_loaded`` are the names that the code of eager regions loads.
 
-    ``left`` is what differs on the host after the pass, where somebody asked for it.
+    ``left`` is what differs on the host after the pass, where somebody asked for it; ``unread`` are the slots whose
+    content before the pass is shown to be nothing to it (unread.py).
     """
 
     bucket: Bucket
@@ -153,6 +162,7 @@ class Rehearsal:
     seen: Sequence[Observation | EagerCall | Skipped]
     eager_loaded: Collection[str] = ()
     left: tuple[Change, ...] = ()
+    unread: frozenset[str] = frozenset()
 
     def observations(self) -> Iterator[Observation]:
         """The captured regions that were watched, or only recorded, in order."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,9 @@ from graphspec.recording.source import ModuleNames
 from graphspec.runtime.hazards import TraceEnded, Watch, inside_capture, watch
 from graphspec.runtime.hazards.fake import lacks_value
 from graphspec.runtime.holdings.code_names import CodeNames
+from graphspec.runtime.holdings.preserve import Changes
 from graphspec.runtime.holdings.storages import Layout, layout_of
+from graphspec.runtime.opened.binds import Counter
 from graphspec.runtime.opened.context import Context
 from graphspec.runtime.opened.regions import attribute
 from graphspec.runtime.rehearsal.calls import PassValues, RegionCalls
@@ -32,6 +34,7 @@ from graphspec.runtime.rehearsal.observation import (
     Skipped,
 )
 from graphspec.runtime.rehearsal.world import World
+from graphspec.runtime.training.gradients import GradientSeen, offered
 from graphspec.runtime.values.eager_copies import EagerCopies
 from graphspec.runtime.values.outputs import trees_of
 from graphspec.runtime.values.trees import Tree
@@ -122,7 +125,7 @@ class Rehearser:
                     if not self.world.goes_on:
                         break
                     self.calls.declare_all(event.region, values)
-            left = self.world.changes().rebound if moved else ()
+            left = self._changes().rebound if moved else ()
         loaded = self.eager_code.loaded() if eager is None else frozenset[str]()
         return Rehearsal(bucket, values.params, tuple(seen), loaded, left)
 
@@ -145,7 +148,7 @@ class Rehearser:
         try:
             if self.world.goes_on:  # there are no values: a region that reads some ends
                 with self._watch(event.region) as watched:
-                    recorder = Recorder(event.region, run=watched.operator)
+                    recorder = self._recorder(event.region, run=watched.operator)
                     recording = recorder.recording
                     with recorder:
                         outputs = self.calls.call(event, values)
@@ -162,7 +165,7 @@ class Rehearser:
         before = self._layouts(event, values)
         with self.eager_code.watching():
             seen = self._called(event, values)
-        changes = self.world.changes()
+        changes = self._changes()
         changed = {change.name for change in changes.rebound} | ({"host random"} if changes.host_random else set())
         return replace(seen, changed=frozenset(changed), layouts=(before, self._layouts(event, values)))
 
@@ -174,9 +177,10 @@ class Rehearser:
         self, event: Event, values: PassValues, *, keep: Keep = lambda *_: None, captured: bool = False
     ) -> Observation:
         """A call outside of any capture; inside of one where it cannot be made otherwise, since it reads values."""
-        recorder = Recorder(event.region)
+        recorder = self._recorder(event.region)
         read = frozenset(tensor.untyped_storage()._cdata for tensor in self.calls.read(event.region, values))
         origins, copies = dict(values.origins), dict(self.copies.storages())
+        gradients = self._gradients(event)
         try:
             try:
                 with inside_capture(event.region) if captured else nullcontext(), recorder:
@@ -184,7 +188,7 @@ class Rehearser:
             except ModelError as error:
                 if not lacks_value(error.__cause__ or error):
                     raise
-                recorder = Recorder(event.region)
+                recorder = self._recorder(event.region)
                 with inside_capture(event.region), recorder:
                     outputs = self.calls.call(event, values)
             trees = trees_of(event.region, outputs)
@@ -201,6 +205,7 @@ class Rehearser:
             outputs=_seen(trees),
             origins=origins,
             copies=copies,
+            gradients=gradients(recorder.recording),
         )
 
     def _watched(self, event: Event, values: PassValues, keep: Keep) -> Observation:
@@ -212,7 +217,8 @@ class Rehearser:
         except ModelError as error:
             return see(recording, trees, ended=error)
         with self.world.judged() as met, self._watch(event.region, generators) as watched:
-            recorder = Recorder(event.region, self.names, watched.operator)
+            around_kernels = partial(self._around_kernels, watched)
+            recorder = self._recorder(event.region, self.names, watched.operator, around_kernels=around_kernels)
             recording = recorder.recording
             try:
                 with recorder, self.code.watching():
@@ -236,6 +242,7 @@ class Rehearser:
         originals = self._originals(values)
         values.stale.clear()
         values.misfits.clear()
+        gradients = self._gradients(event)
 
         def see(recording: Recording, trees: Mapping[str, Tree], **more: Any) -> Observation:
             self.calls.note_origins(trees, values)
@@ -254,12 +261,32 @@ class Rehearser:
                 tuple(values.stale),
                 tuple(self.kept.reads(recording, read)),
                 misfits=tuple(values.misfits),
-                changes=self.world.changes(),
+                changes=self._changes(),
                 loaded=self.code.loaded(),
+                gradients=gradients(recording),
                 **more,
             )
 
         return see
+
+    def _gradients(self, event: Event) -> Callable[[Recording], tuple[GradientSeen, ...]]:
+        """To be called before a region is; gives what makes of its recording what it did with gradients."""
+        if not self._context.plan.regions[event.region].declared.trains:
+            return lambda _: ()
+        leaves = self.calls.leaves()
+        there = offered(leaves)
+        return lambda recording: self._context.gradients.seen(event.region, leaves, there, recording)
+
+    def counted(self) -> frozenset[str]:
+        """The numbers of the host that are bound to params: regions may count on, every call begins with the param."""
+        counters = [each for region in self._context.regions.values() for each in region.bound()]
+        reach = self.world.reach
+        return frozenset(name for each in counters if isinstance(each, Counter) for name in each.names(reach))
+
+    def _changes(self) -> Changes:
+        """What differs on the host since the pass began, but for what is counted."""
+        changes, counted = self.world.changes(), self.counted()
+        return replace(changes, rebound=tuple(each for each in changes.rebound if each.name not in counted))
 
     def _originals(self, values: PassValues) -> dict[int, str]:
         """The storages in which the eager values lie that a region has copies of; of a copied buffer, the buffer's."""
@@ -278,16 +305,29 @@ class Rehearser:
         found = {name: layout_of(value) for name, value in given.items() if isinstance(value, torch.Tensor)}
         return {name: layout for name, layout in found.items() if isinstance(layout, Layout)}
 
+    @contextmanager
+    def _around_kernels(self, watched: Watch) -> Iterator[None]:
+        """Code of the user's that an operator calls is watched like all of it."""
+        with watched.inside(), self.code.watching():
+            yield
+
+    def _recorder(self, region: str, *names_and_run: Any, **more: Any) -> Recorder:
+        return Recorder(region, *names_and_run, whole=self._updated(region), **more)
+
+    def _updated(self, region: str) -> frozenset[str]:
+        return self._context.plan.regions[region].declared.updated_operators
+
     def _watch(self, region: str, generators: Sequence[torch.Generator] = ()) -> AbstractContextManager[Watch]:
         label, root = self._context.backend.name, self._context.model
-        updated = self._context.plan.regions[region].declared.updated_operators
+        declared = self._context.plan.regions[region].declared
         return watch(
             region,
             device_label=label,
             allowed_generators=generators,
             root=root,
             dispatched=False,
-            updated=updated,
+            updated=declared.updated_operators,
+            trains=declared.trains or declared.eager,
         )
 
 

@@ -38,6 +38,12 @@ class World(Protocol):
     def forget(self, names: Collection[str]) -> None:
         """Take back what was created under these names."""
 
+    def held(self, keys: Collection[str]) -> dict[str, Any]:
+        """What slots hold now under these keys, by their names."""
+
+    def exchange(self, names: Collection[str], value: object) -> frozenset[str]:
+        """Put ``value`` in the slots of these names, until the next `rewind`; gives the names of those that exist."""
+
     def entered(self) -> AbstractContextManager[None]:
         """Around a pass."""
 
@@ -74,6 +80,14 @@ class RealWorld:
     def forget(self, names: Collection[str]) -> None:
         """Take back what was created under these names."""
         self.session.forget(names)
+
+    def held(self, keys: Collection[str]) -> dict[str, Any]:
+        """What slots hold now under these keys, by their names."""
+        return self.session.held(keys)
+
+    def exchange(self, names: Collection[str], value: object) -> frozenset[str]:
+        """Put ``value`` in the slots of these names, until the next `rewind`; gives the names of those that exist."""
+        return self.session.exchange(names, value)
 
     def entered(self) -> AbstractContextManager[None]:
         """Nothing to enter: the session is open."""

@@ -5,7 +5,7 @@ What its regions make is from then on what the names stand for, as if graphs had
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,11 @@ from graphspec import plan as plans
 from graphspec import spec as language
 from graphspec.errors import InputError
 from graphspec.plan import Bucket, RegionPlan, concrete
+from graphspec.runtime.opened.binds import write_bound
 from graphspec.runtime.opened.context import Context
+from graphspec.runtime.replay.conditions import truth
 from graphspec.runtime.replay.foreign import Foreign, bring
-from graphspec.runtime.replay.moving import Moving
+from graphspec.runtime.replay.moving import Moving, made_results
 from graphspec.runtime.replay.request import Request
 from graphspec.runtime.replay.steps import EagerReach, EagerSink, EagerSource, EagerStep
 from graphspec.runtime.values.axes import Axes, cut
@@ -25,6 +27,8 @@ from graphspec.runtime.values.buffers import strides_of
 from graphspec.runtime.values.memory import Made, Memory
 from graphspec.runtime.values.outputs import check_output
 from graphspec.runtime.values.trees import flatten, owned
+from graphspec.spec import Loop
+from graphspec.turns import drive
 
 
 def run_eagerly(context: Context, memory: Memory, sequence: plans.Sequence, request: Request) -> dict[str, Any]:
@@ -40,27 +44,34 @@ def run_eagerly(context: Context, memory: Memory, sequence: plans.Sequence, requ
     moving.env.update(fallback.given())
     failed = True
     try:
-        for step in steps:
-            step.run(moving)
+        drive(
+            sequence.program,
+            lambda at: steps[at].run(moving),
+            lambda loop: truth(loop.condition, fallback.condition(loop.condition, moving.env)),
+        )
+        results = made_results(sequence, moving.results)
         failed = False
     finally:
-        results = moving.results
         moving.end(memory, failed=failed)
-    return {name: results[name] for name in sequence.results}
+    return results
 
 
 def directly(context: Context, sequence: plans.Sequence, request: Request) -> Callable[[], None]:
     """What a user would call without graphspec: the regions in order, on inputs that are in place; for measuring."""
     fallback = _Fallback(context, None, sequence, request)
     regions = [context.regions[name] for name in sequence.steps]
-    states = fallback.states()
+    states, program = fallback.states(), sequence.program
     env = {**request.params, **fallback.given(), **states}
 
     def call() -> None:
         found = dict(env)
-        for region in regions:
-            for name, value in region.direct(found).items():
+
+        def run(at: int) -> None:
+            write_bound(regions[at].bound(), request.params)
+            for name, value in regions[at].direct(found).items():
                 found[name] = states[name].copy_(value) if name in states else value
+
+        drive(program, run, lambda loop: truth(loop.condition, fallback.condition(loop.condition, found)))
 
     return call
 
@@ -75,12 +86,19 @@ def repeated(context: Context, memory: Memory, sequence: plans.Sequence, request
     states = fallback.states()
     found = {**request.params, **fallback.given(), **fallback.foreign(), **states}
     results: dict[str, Any] = {}
-    for step in sequence.steps:
+    lent: set[str] = set()
+
+    def run(at: int) -> None:
+        step = sequence.steps[at]
+        write_bound(context.regions[step].bound(), request.params)
         for name, value in context.regions[step](found).items():
             found[name] = states[name].copy_(value) if name in states else value
-        copied = set(context.plan.regions[step].outputs).difference(context.plan.regions[step].borrowed)
-        results |= owned({name: found[name] for name in sequence.results if name in copied})
-    return {name: results[name] if name in results else found[name] for name in sequence.results}
+        region = context.plan.regions[step]
+        results.update(owned({name: found[name] for name in region.results if name not in region.borrowed}))
+        lent.update(region.borrowed)
+
+    drive(sequence.program, run, lambda loop: truth(loop.condition, fallback.condition(loop.condition, found)))
+    return made_results(sequence, {**{name: found[name] for name in lent}, **results})
 
 
 class _Fallback:
@@ -99,18 +117,28 @@ class _Fallback:
     def steps(self) -> list[EagerStep]:
         """Every region of the sequence, to be called by Python."""
         steps: list[EagerStep] = []
-        last_place = {name: position for position, name in enumerate(self._sequence.steps)}
+        taken = self._sequence.taken
         for position, name in enumerate(self._sequence.steps):
             region = self._plan.regions[name]
             wanted = (each for each in self._sequence.results if each in region.outputs)
-            steps.append(self._step(region, frozenset(wanted if last_place[name] == position else ())))
+            steps.append(self._step(region, frozenset(wanted if position in taken else ())))
         return steps
+
+    def condition(self, name: str, found: Mapping[str, Any]) -> Any:
+        """What a loop goes by: made in this run, in a buffer, or made by an earlier run."""
+        wire = self._plan.condition(name)
+        if name in found:
+            return found[name]
+        if wire.source == "buffer":
+            return self._context.buffers.one(name)
+        return self._memory.value(name) if self._memory is not None else None
 
     def given(self) -> dict[str, Any]:
         """The inputs as eager would get them, the copies of params and sizes, and None for what was left out."""
         found: dict[str, Any] = {}
         for name, tensor in self._request.tensors.items():
-            found[name] = self._placed(tensor, self._plan.buffers[name].declared)
+            declared = self._plan.buffers[name].declared
+            found[name] = self._placed(tensor, declared) if declared.attr is None else self.state(name).copy_(tensor)
         for step in self._sequence.steps:
             for wire in self._plan.regions[step].reads:
                 buffer = self._plan.buffers.get(wire.value)
@@ -123,16 +151,15 @@ class _Fallback:
     def read_of_others(self) -> list[Foreign]:
         """What the regions read that their own sequence has not made before."""
         found: list[Foreign] = []
-        made: set[str] = set()
-        for step in self._sequence.steps:
-            region = self._plan.regions[step]
-            wires = [wire for wire in region.reads if wire.producer is not None and wire.value not in made]
+        for at, ran in self._sequence.certain():
+            loop = isinstance(at, Loop)
+            reader = at.condition if isinstance(at, Loop) else self._sequence.steps[at]
+            wires = (self._plan.condition(reader),) if loop else self._plan.regions[reader].reads
             found += (
-                Foreign(step, wire.value, wire.producer, None, (), None, eager=True)
+                Foreign(reader, wire.value, wire.producer, None, (), None, eager=True, loop=loop)
                 for wire in wires
-                if wire.producer is not None and not self.is_state(wire.value)
+                if wire.producer is not None and wire.producer not in ran and not self.is_state(wire.value)
             )
-            made.update(region.outputs)
         return found
 
     def foreign(self) -> dict[str, Any]:
@@ -153,11 +180,12 @@ class _Fallback:
         return buffer is not None and buffer.role == "state"
 
     def state(self, name: str) -> torch.Tensor:
-        """The real rows of a state, as a view."""
+        """The real rows of a state, or of an input in a tensor of the model's, as a view."""
         whole = self._context.buffers.static[name].largest
         shape = concrete(self._plan.buffers[name].shape or (), self._all)
         if any(want > have for want, have in zip(shape, whole.shape, strict=True)):
-            raise InputError(f"state '{name}' has the shape {list(whole.shape)}, and this run needs {list(shape)}")
+            role = self._plan.buffers[name].role
+            raise InputError(f"{role} '{name}' has the shape {list(whole.shape)}, and this run needs {list(shape)}")
         return whole[tuple(slice(0, size) for size in shape)]
 
     def _step(self, region: RegionPlan, wanted: frozenset[str]) -> EagerStep:

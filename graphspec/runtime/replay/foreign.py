@@ -55,7 +55,7 @@ class Foreign:
     """A value that a step reads and that its own sequence has not made before. ``dims`` are those it comes in sizes of.
 
     ``address`` is where the reader reads it, None where it does not matter; ``bucket`` that of the reader, None for a
-    value of one size for all. An ``eager`` reader takes a value of any size.
+    value of one size for all. An ``eager`` reader takes a value of any size. ``loop``: no region reads it, but a loop.
     """
 
     reader: str
@@ -65,23 +65,27 @@ class Foreign:
     dims: tuple[str, ...]
     address: Address | None
     eager: bool = False
+    loop: bool = False
+
+    @property
+    def who(self) -> str:
+        """The reader, as messages call it."""
+        return f"the loop `while: {self.reader}`" if self.loop else f"region '{self.reader}'"
 
     def found(self, memory: Memory, sizes: Sizes) -> Made:
         """The value. Raises OrderError if it was not made, was overwritten, or was made at another size."""
         made = memory.made.get(self.value)
         if made is None:
-            what = f"region '{self.reader}' reads '{self.value}', which region '{self.producer}' has not made yet"
+            what = f"{self.who} reads '{self.value}', which region '{self.producer}' has not made yet"
             at = f" at {self.bucket}" if self.bucket is not None and self.bucket.sizes else ""
             raise OrderError(f"{what}{at}", hint=f"run the sequence that replays '{self.producer}' first")
         if (culprit := made.lost_to()) is not None:
             message = (
-                f"region '{self.reader}' reads '{self.value}' too late: {culprit.who} was replayed since region "
+                f"{self.who} reads '{self.value}' too late: {culprit.who} was replayed since region "
                 f"'{self.producer}' made it, and they share memory"
             )
             who = culprit.who.removeprefix("region ")
-            raise OrderError(
-                message, hint=f"replay '{self.reader}' before {who}, or give one of them a pool of its own"
-            )
+            raise OrderError(message, hint=f"replay {self.who} before {who}, or give one of them a pool of its own")
         if not self.eager:
             self._require_size(made, sizes)
         return made
@@ -91,7 +95,7 @@ class Foreign:
         now = {dim: sizes.get(dim, then[dim] if self.bucket is None else self.bucket[dim]) for dim in self.dims}
         if then != now:
             message = (
-                f"region '{self.reader}' reads '{self.value}' in a run at {_listed(now)}, and region '{self.producer}' "
+                f"{self.who} reads '{self.value}' in a run at {_listed(now)}, and region '{self.producer}' "
                 f"made it last at {_listed(then)}"
             )
             raise OrderError(message, hint=f"run the sequence that replays '{self.producer}' first, at the same sizes")
@@ -121,7 +125,7 @@ def _refuse_loss(read: Foreign, address: Address, found: Sequence[tuple[Foreign,
         lost = [block for block in made.blocks or () if address.stamp is not None and block.taken_by(address.stamp)]
         if other.value != read.value and lost:
             message = (
-                f"region '{read.reader}' reads '{read.value}', which graphs of another variant or size made last, and "
+                f"{read.who} reads '{read.value}', which graphs of another variant or size made last, and "
                 f"bringing it to where it is read would overwrite '{other.value}', which is read too"
             )
             raise OrderError(message, hint=f"give '{read.producer}' a pool of its own")

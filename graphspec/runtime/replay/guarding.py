@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -11,7 +12,12 @@ from graphspec.runtime.holdings.places import Place
 from graphspec.runtime.holdings.reach import Reach, reach
 from graphspec.runtime.holdings.touched import Touched, remembered
 from graphspec.runtime.holdings.which import HostValues, read_tensors
+from graphspec.runtime.opened.binds import Counter
 from graphspec.runtime.opened.context import Context, GraphSet
+from graphspec.runtime.training.optimizers import expected_of_training, group_containers
+
+#: Where torch's own optimizers are.
+_OPTIMIZERS = f"{os.sep}torch{os.sep}optim{os.sep}"
 
 
 def guard_for(context: Context, graphs: GraphSet) -> Guard:
@@ -25,11 +31,31 @@ def guard_for(context: Context, graphs: GraphSet) -> Guard:
     touched = Touched(found, starts, code)
     tensors = list(read_tensors(_places(context, graphs, found), touched))
     covered = [place for expectation in tensors for place in expectation.places]
-    moving = graphs.moving | graphs.rebound | set(_versions(graphs, found))
-    values = HostValues(found, touched, code, moving, covered)
-    guard = Guard((*tensors, *values.expected()))
+    moving = graphs.moving | graphs.rebound | set(_versions(graphs, found)) | set(_counted(context, found))
+    if context.plan.trains:
+        moving |= {f"{place.name}.grad" for place, _ in found.tensors}
+    trains = context.plan.trains or any(_OPTIMIZERS in each.co_filename for each in graphs.code.codes)
+    training = list(expected_of_training(found, _held(covered))) if trains else []
+    values = HostValues(found, touched, code, moving, covered, group_containers(found) if trains else ())
+    guard = Guard((*tensors, *values.expected(), *training))
     context.warn(*(f"{name} is too large to be compared on every run: do not change it" for name in values.unwatched))
     return guard
+
+
+def _counted(context: Context, found: Reach) -> Iterator[str]:
+    """The numbers of the host that params are written into before each replay."""
+    for region in context.regions.values():
+        for each in region.bound():
+            if isinstance(each, Counter):
+                yield from each.names(found)
+
+
+def _held(places: Iterable[Place]) -> Iterator[tuple[Place, torch.Tensor]]:
+    """The places that hold a tensor, with it."""
+    for place in places:
+        held = place.get()
+        if isinstance(held, torch.Tensor):
+            yield place, held
 
 
 def _places(context: Context, graphs: GraphSet, found: Reach) -> list[tuple[list[Place], torch.Tensor]]:
@@ -64,6 +90,7 @@ def _versions(graphs: GraphSet, found: Reach) -> Iterator[str]:
 
 def _own_storages(context: Context, graphs: GraphSet) -> frozenset[int]:
     """Storages that graphspec itself allocated."""
-    statics = [buffer.whole for buffer in context.buffers.static.values()]
+    statics = [buffer.whole for buffer in context.buffers.static.values() if buffer.declared.attr is None]
     copies = [tensor for copy in graphs.copies.values() for tensor in copy.tensors]
-    return frozenset(tensor.untyped_storage()._cdata for tensor in (*statics, *copies))
+    own = frozenset(tensor.untyped_storage()._cdata for tensor in (*statics, *copies))
+    return own | context.gradients.storages

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from collections.abc import Sequence as Listed
 from typing import Any
 
 import torch
 
+from graphspec.errors import OrderError
+from graphspec.plan import Sequence
 from graphspec.runtime.values.blocks import Block
 from graphspec.runtime.values.memory import Lendable, Memory
 from graphspec.runtime.values.trees import Tree
 
 #: The real size of each bucketed dim of a run.
 Sizes = Mapping[str, int]
+
+
+def made_results(sequence: Sequence, made: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run returns. Raises OrderError for what it has not made: the loop that does ran no turn."""
+    for name in sequence.results:
+        if name not in made:
+            message = f"the run made no '{name}': the region that returns it is in a loop, and the loop ran no turn"
+            hint = "replay that region once before the loop too, or keep the value in a state"
+            raise OrderError(message, hint=hint)
+    return {name: made[name] for name in sequence.results}
 
 
 class Moving:
@@ -25,15 +38,15 @@ class Moving:
 
     __slots__ = ("env", "given", "leased", "lent", "params", "results")
 
-    def __init__(self, params: Mapping[str, Any], given: Sequence[torch.Tensor] = ()) -> None:
+    def __init__(self, params: Mapping[str, Any], given: Listed[torch.Tensor] = ()) -> None:
         self.params = params
         self.given = given
         self.env: dict[str, Any] = {}
-        self.lent: dict[str, tuple[Tree, Sequence[Lendable]]] = {}
+        self.lent: dict[str, tuple[Tree, Listed[Lendable]]] = {}
         self.leased: dict[Block, set[str]] = {}
         self.results: dict[str, Any] = {}
 
-    def let_go(self, blocks: Sequence[Block], memory: Memory) -> None:
+    def let_go(self, blocks: Listed[Block], memory: Memory) -> None:
         """The memory of these blocks is made anew now: what eager regions kept of it is theirs."""
         for block in blocks:
             for name in self.leased.pop(block, ()):

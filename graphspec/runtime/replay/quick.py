@@ -26,7 +26,7 @@ from graphspec.runtime.opened.process import Forks
 from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.replay.foreign import bring
 from graphspec.runtime.replay.gate import Gate
-from graphspec.runtime.replay.moving import Moving
+from graphspec.runtime.replay.moving import Moving, made_results
 from graphspec.runtime.replay.request import Reader, Remembered, Request, padded_params
 from graphspec.runtime.replay.route import Route
 from graphspec.runtime.replay.steps import EagerStep, GraphStep, ServedStep
@@ -39,7 +39,7 @@ _MANY_DIMS = 4  # from here on layouts are looked at
 
 
 @dataclass(frozen=True)
-class Around:
+class RunParts:
     """What all routes of an opened spec share."""
 
     context: Context
@@ -56,13 +56,13 @@ class Quick:
 
     __slots__ = (
         "_backend", "_buffers", "_context", "_count", "_forks", "_gate", "_guard", "_inlets", "_memory", "_only",
-        "_params", "_reader", "_remembered", "_request", "_results", "_route", "_shared", "_starts", "_static",
+        "_params", "_reader", "_remembered", "_request", "_route", "_sequence", "_shared", "_starts", "_static",
         "_steps", "_takes", "_tally",
     )  # fmt: skip
 
     def __init__(
         self,
-        around: Around,
+        around: RunParts,
         sequence: plans.Sequence,
         reader: Reader,
         guard: Guard,
@@ -82,7 +82,7 @@ class Quick:
         self._route = route
         self._tally = route.tally
         self._steps = steps
-        self._results = sequence.results
+        self._sequence = sequence
         self._params = bool(sequence.params)
         self._forks = Forks.count
         self._request = request
@@ -178,7 +178,7 @@ class Quick:
                 moving.end(memory, failed=failed)
         if request.given is not None:
             self._remembered.update(request.given)
-        return {name: moving.results[name] for name in self._results}
+        return made_results(self._sequence, moving.results)
 
     def _fill(self, tensors: Sequence[torch.Tensor], request: Request, params: Mapping[str, Any]) -> None:
         """Copy what the first step does not copy itself."""
@@ -216,7 +216,7 @@ class Quick:
 
 
 def quick(
-    around: Around, sequence: plans.Sequence, reader: Reader, guard: Guard, route: Route, request: Request
+    around: RunParts, sequence: plans.Sequence, reader: Reader, guard: Guard, route: Route, request: Request
 ) -> Quick | None:
     """The quick way of a route; None where the backend serves none of its graphs in one call."""
     if not pulled("routes") or not reader.repeats:

@@ -17,6 +17,8 @@ from graphspec.runtime.values.inputs import InputCheck, ParamCheck, check_names,
 from graphspec.runtime.values.samples import default_param, filled
 from graphspec.runtime.values.trees import mapped
 
+#: The keyword of a run that states sizes, unless an input or a param bears the name.
+SIZES = "sizes"
 #: A held input, and the sizes it shows, each with the name that shows it.
 Held = tuple[torch.Tensor, Mapping[str, tuple[int, str]]]
 
@@ -41,14 +43,16 @@ class Remembered:
 class Request:
     """One checked run. ``bucket`` None: no bucket holds ``sizes``. ``params`` are at the real sizes.
 
-    ``shown`` are the sizes that its tensors show, each with the name of one that does. ``key`` is equal for runs that
-    take the same steps: of one variant and one real size. ``given`` is to be remembered if the run ends well.
+    ``shown`` are the sizes that its tensors show, each with the name of one that does. ``asked`` are the sizes that the
+    bucket was chosen for: those of the run, or larger ones that it stated. ``key`` is equal for runs that take the same
+    steps: of one variant, one real size and one bucket. ``given`` is to be remembered if the run ends well.
     """
 
     tensors: Mapping[str, torch.Tensor]
     params: Mapping[str, Any]
     sizes: Mapping[str, int]
     shown: Mapping[str, tuple[int, str]]
+    asked: Mapping[str, int]
     bucket: Bucket | None
     variant: Variant
     key: Hashable
@@ -68,6 +72,7 @@ class Reader:
             for name in sequence.params
         }
         self._known = frozenset((*sequence.inputs, *sequence.params))
+        self._takes_sizes = SIZES not in self._known
         self._optional = tuple(name for name in sequence.inputs if plan.buffers[name].declared.optional)
         inputs = [plan.buffers[name].declared for name in sequence.inputs]
         self._needed = tuple(each.name for each in inputs if not each.optional and not each.hold)
@@ -82,7 +87,11 @@ class Reader:
 
         Raises InputError: a wrong name, shape, dtype or value, a missing input, sizes that disagree.
         """
+        stated: Mapping[str, int] = {}
         if not given.keys() <= self._known:
+            if self._takes_sizes and SIZES in given:
+                given = dict(given)
+                stated = self._stated(given.pop(SIZES))
             check_names(given, (*self._sequence.inputs, *self._sequence.params), self._sequence.name)
         sizes: dict[str, tuple[int, str]] = {}
         tensors: dict[str, torch.Tensor] = {}
@@ -96,17 +105,42 @@ class Reader:
         kept = Remembered() if self._holds or self._param_checks else None
         if kept is not None:
             self._hold(tensors, sizes, kept)
-        shown = sizes
-        if kept is not None and self._param_checks:
-            shown = dict(sizes)
-            params = self._params(given, sizes, kept)
-        else:
-            params = {}
+        for dim, size in stated.items():
+            sizes.setdefault(dim, (size, SIZES))
+        shown = dict(sizes)
+        params = self._params(given, sizes, kept) if kept is not None and self._param_checks else {}
         real = {dim: size for dim, (size, _) in sizes.items()}
         dims = tuple([real.get(dim, -1) for dim in self._sequence.dims])
         variant = self._variant(tensors, params)
-        key = dims if variant is _PLAIN else (variant, dims)
-        return Request(tensors, params, real, shown, self._bucket(dims, real), variant, key, kept)
+        key: Hashable = dims if variant is _PLAIN else (variant, dims)
+        if not stated:
+            return Request(tensors, params, real, shown, real, self._bucket(dims, real), variant, key, kept)
+        asked = self._at_least(real, stated)
+        wanted = tuple([asked.get(dim, -1) for dim in self._sequence.dims])
+        return Request(tensors, params, real, shown, asked, self._bucket(wanted, asked), variant, (key, wanted), kept)
+
+    def _stated(self, sizes: Any) -> Mapping[str, int]:
+        """The sizes that a run states. Raises InputError for what is no size of a dim of the sequence."""
+        dims = ", ".join(self._sequence.dims) or "no bucketed dims"
+        if not isinstance(sizes, Mapping):
+            message = f"`sizes` is a mapping from dims to sizes, and a {type(sizes).__name__} came"
+            raise InputError(message, hint=f"sequence '{self._sequence.name}' has {dims}")
+        for dim, size in sizes.items():
+            if dim not in self._sequence.dims:
+                message = f"sequence '{self._sequence.name}' has no bucketed dim '{dim}' whose size could be stated"
+                raise InputError(message, hint=f"it has {dims}")
+            if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+                raise InputError(f"the size of '{dim}' is an integer, and {size!r} came")
+        return sizes
+
+    def _at_least(self, real: Mapping[str, int], stated: Mapping[str, int]) -> dict[str, int]:
+        """The sizes that a bucket must hold. Raises InputError for a stated one that the inputs do not fit in."""
+        for dim, size in stated.items():
+            if size < real[dim] or (dim in self._exact and size != real[dim]):
+                rule = "are exact" if dim in self._exact else "may be larger, not smaller"
+                message = f"the run states {dim}={size}, and its inputs have {dim}={real[dim]}"
+                raise InputError(message, hint=f"stated sizes {rule}: state {real[dim]}, or leave '{dim}' out")
+        return {**real, **stated}
 
     @property
     def repeats(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,17 +12,18 @@ from graphspec import plan as plans
 from graphspec.backends.base import Inlet
 from graphspec.plan import Bucket
 from graphspec.runtime.opened.context import CapturedRegion, Context, GraphSet
+from graphspec.runtime.replay.conditions import truth
 from graphspec.runtime.replay.foreign import Address, Foreign
 from graphspec.runtime.replay.holders import Copied, Holders
 from graphspec.runtime.replay.lending import lender
-from graphspec.runtime.replay.moving import Sizes
+from graphspec.runtime.replay.moving import Moving, Sizes
 from graphspec.runtime.replay.stats import Stats
 from graphspec.runtime.replay.steps import EagerReach, EagerSink, EagerSource, EagerStep, GraphStep, Result
 from graphspec.runtime.values.axes import Axes, cut, paste
 from graphspec.runtime.values.blocks import Block
 from graphspec.runtime.values.memory import Made, Memory
 from graphspec.runtime.values.trees import flatten
-from graphspec.spec import DimSize
+from graphspec.spec import DimSize, Loop
 
 
 class Route:
@@ -56,6 +57,8 @@ class Route:
         self.with_eager = any(region.eager for region in context.plan.regions.values())
         binder = _Binder(context, memory, graphs, self)
         self.steps = binder.steps(sequence)
+        self.program = sequence.program if sequence.loops else None
+        self.conditions = binder.conditions
         self.foreign = tuple(binder.foreign)
 
     def _inlet(self, context: Context, name: str) -> Inlet:
@@ -84,21 +87,53 @@ class _Binder:
         self._memory = memory
         self._graphs = graphs
         self._route = route
-        self._made: set[str] = set()
+        self._ran: Mapping[str, int] = {}
         self._fresh: set[str] = set()
         self._eager_before = False
         self.foreign: list[Foreign] = []
+        self.conditions: dict[Loop, Callable[[Moving], bool]] = {}
 
     def steps(self, sequence: plans.Sequence) -> list[GraphStep | EagerStep]:
-        """Every step, in order."""
-        last_place = {name: position for position, name in enumerate(sequence.steps)}
+        """Every step, in order; and what the loops among them go by."""
         found: list[GraphStep | EagerStep] = []
-        for position, name in enumerate(sequence.steps):
-            region = self._context.plan.regions[name]
-            wanted = [each for each in sequence.results if each in region.outputs and last_place[name] == position]
+        ends = {loop.stop for loop in sequence.loops}
+        taken = sequence.taken
+        for at, self._ran in sequence.certain():
+            if isinstance(at, Loop):
+                self._loop(at, sequence)
+                continue
+            if at in ends:
+                self._fresh.clear()  # perhaps no turn has filled them
+            region = self._context.plan.regions[sequence.steps[at]]
+            wanted = [each for each in sequence.results if each in region.outputs and at in taken]
             found.append(self._eager(region, wanted) if region.eager else self._graph(region, wanted))
-            self._made.update(region.outputs)
         return found
+
+    # -- a loop
+
+    def _loop(self, loop: Loop, sequence: plans.Sequence) -> None:
+        """Before the steps of a loop are bound: what comes later in a turn comes before them in the next."""
+        plan = self._context.plan
+        self._fresh.clear()
+        self._eager_before |= any(plan.regions[sequence.steps[at]].eager for at in loop.steps)
+        wire = plan.condition(loop.condition)
+        name, memory = wire.value, self._memory
+        if wire.producer is not None and wire.producer not in self._ran:
+            address = None if wire.source == "eager" else self._address(wire)
+            self.foreign.append(self._foreign(name, wire, address, eager=wire.source == "eager", loop=True))
+        if wire.source == "eager":
+            self.conditions[loop] = lambda moving: truth(
+                name, moving.env[name] if name in moving.env else memory.value(name)
+            )
+            return
+        tensor = self._condition(wire)
+        self.conditions[loop] = lambda _: truth(name, tensor)
+
+    def _condition(self, wire: plans.Wire) -> torch.Tensor:
+        """The tensor that a loop goes by, where graphs and buffers have it."""
+        if wire.source == "graph":
+            return self._graphs.regions[str(wire.producer), self._own_bucket(wire)].tensors(wire.value)[0]
+        return self._context.buffers.one(wire.value)
 
     # -- a graph
 
@@ -106,11 +141,12 @@ class _Binder:
         memory, graphs = self._memory, self._graphs
         captured = graphs.regions[region.name, self._route.bucket.project(region.dims)]
         for wire in region.reads:
-            if wire.producer is not None and wire.value not in self._made:
-                self.foreign.append(self._foreign(region, wire, self._address(wire)))
+            if wire.producer is not None and wire.producer not in self._ran:
+                self.foreign.append(self._foreign(region.name, wire, self._address(wire), eager=False))
         results = [self._result(captured, name) for name in wanted if name in captured.outputs]
         crossing = {name: self._graph_made(captured, name) for name in region.outputs if name in memory.crossing}
-        return GraphStep(captured, memory, results, self._holders(region, captured), crossing)
+        bound = self._context.regions[region.name].bound() if region.declared.bind else ()
+        return GraphStep(captured, memory, results, self._holders(region, captured), crossing, bound)
 
     def _holders(self, region: plans.RegionPlan, captured: CapturedRegion) -> Holders | None:
         if not self._route.with_eager and not self._memory.lends:
@@ -157,8 +193,8 @@ class _Binder:
         for wire in region.reads:
             if wire.source == "param" or wire.value in self._graphs.variant.absent:
                 continue
-            if wire.producer is not None and wire.value not in self._made:
-                self.foreign.append(self._foreign(region, wire, None))
+            if wire.producer is not None and wire.producer not in self._ran:
+                self.foreign.append(self._foreign(region.name, wire, None, eager=True))
             elif wire.source == "buffer":
                 places[wire.value] = self._buffer_place(region, wire.value, own)
             elif wire.source == "graph":
@@ -199,15 +235,17 @@ class _Binder:
 
     # -- what earlier runs made
 
-    def _foreign(self, region: plans.RegionPlan, wire: plans.Wire, address: Address | None) -> Foreign:
-        """What a step reads of another sequence, or of a run before."""
+    def _foreign(
+        self, reader: str, wire: plans.Wire, address: Address | None, *, eager: bool, loop: bool = False
+    ) -> Foreign:
+        """What a step or a loop reads of another sequence, or of a run before."""
         producer = self._context.plan.regions[str(wire.producer)]
         dims = producer.dims
         buffer = self._context.plan.buffers.get(wire.value)
         if wire.source == "buffer" and buffer is not None and buffer.shape is not None:
             dims = tuple(axis.dim for axis in buffer.shape if isinstance(axis, DimSize) and axis.dim in dims)
         bucket = None if wire.source == "buffer" else self._route.bucket.project(dims)
-        return Foreign(region.name, wire.value, producer.name, bucket, dims, address, region.eager)
+        return Foreign(reader, wire.value, producer.name, bucket, dims, address, eager, loop)
 
     def _address(self, wire: plans.Wire) -> Address | None:
         own = self._own_bucket(wire)

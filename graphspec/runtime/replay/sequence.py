@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +17,14 @@ from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.replay.fallback import directly, repeated, run_eagerly
 from graphspec.runtime.replay.foreign import bring
 from graphspec.runtime.replay.gate import Gate
-from graphspec.runtime.replay.moving import Moving
-from graphspec.runtime.replay.quick import Around, Quick, quick
+from graphspec.runtime.replay.moving import Moving, made_results
+from graphspec.runtime.replay.quick import Quick, RunParts, quick
 from graphspec.runtime.replay.request import Reader, Remembered, Request, padded_params
 from graphspec.runtime.replay.route import Route
 from graphspec.runtime.replay.stats import Stats
 from graphspec.runtime.replay.variants import Variants
 from graphspec.runtime.values.memory import Memory
+from graphspec.turns import drive
 
 #: How many real sizes keep their bound steps; beyond, all are bound anew as they come.
 MOST_ROUTES = 4096
@@ -35,7 +37,7 @@ Fills = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Opened:
-    """What the sequences of an opened spec share."""
+    """What the sequences of an opened spec share. Inside of ``plainly`` inline regions run the model's own code."""
 
     context: Context
     memory: Memory
@@ -44,6 +46,7 @@ class Opened:
     remembered: Remembered
     stats: Stats
     net: Callable[[BoundSequence, Mapping[str, Any]], dict[str, Any]]
+    plainly: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 class BoundSequence:
@@ -61,7 +64,7 @@ class BoundSequence:
         self._routes: dict[Hashable, Route] = {}
         self._quick: dict[torch.Size, Quick] = {}
         self._first = next(iter(plan.inputs), "")
-        self._around = Around(context, opened.memory, opened.gate, opened.remembered)
+        self._around = RunParts(context, opened.memory, opened.gate, opened.remembered)
         opened.variants.forget += (self._routes.clear, self._quick.clear)
         regions = [context.plan.regions[name].declared for name in plan.steps]
         self._every, self._runs = context.plan.check.every, 0
@@ -100,7 +103,7 @@ class BoundSequence:
 
     def eager(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run once by calling the model's own code at the real sizes, advancing the states as eager does."""
-        with self._gate.entered(), torch.no_grad():
+        with self._gate.entered(), torch.no_grad(), self._opened.plainly():
             request = self._reader.read(inputs)
             results = run_eagerly(self._context, self._memory, self.plan, request)
             self._remember(request)
@@ -112,12 +115,21 @@ class BoundSequence:
 
     def repeated(self, request: Request) -> dict[str, Any]:
         """The results of the model's own code, which afterwards is all that knows of it; see `fallback.repeated`."""
-        with self._gate.entered(), torch.no_grad():
+        with self._gate.entered(), torch.no_grad(), self._opened.plainly():
             return repeated(self._context, self._memory, self.plan, request)
 
     def direct(self, inputs: Mapping[str, Any]) -> Callable[[], None]:
         """The model's own code on these inputs, as a call to be timed: checked once, now; nothing around it later."""
-        return directly(self._context, self.plan, self._reader.read(inputs))
+        call = directly(self._context, self.plan, self._reader.read(inputs))
+        plainly = self._opened.plainly
+        if plainly is nullcontext:
+            return call
+
+        def plain() -> None:
+            with plainly():
+                call()
+
+        return plain
 
     def _run(self, inputs: Mapping[str, Any], fills: Fills | None) -> dict[str, Any]:
         """One run, in this thread's turn. Nothing is remembered of one that fails."""
@@ -155,7 +167,7 @@ class BoundSequence:
 
     def _miss(self, request: Request) -> dict[str, Any]:
         if not self._falls_back:
-            raise self._reader.no_bucket(request.sizes)
+            raise self._reader.no_bucket(request.asked)
         self._opened.stats.fallbacks += 1
         return run_eagerly(self._context, self._memory, self.plan, request)
 
@@ -171,11 +183,12 @@ class BoundSequence:
         failed = True
         try:
             self._fill(request, route, fills)
-            if torch._C._autograd._profiler_enabled():
-                _run_named(route, moving)
+            if route.program is not None or torch._C._autograd._profiler_enabled():
+                self._opened.stats.turns += _run(route, moving)
             else:
                 for step in route.steps:
                     step.run(moving)
+            results = made_results(self.plan, moving.results)
             failed = False
         finally:
             for rows, content in padded_rows:
@@ -186,13 +199,19 @@ class BoundSequence:
         route.tally.runs += 1
         if fills is None:
             self._note_quick(request, route)
-        return {name: moving.results[name] for name in self.plan.results}
+        return results
 
     def _note_quick(self, request: Request, route: Route) -> None:
-        """From its second run on, a route has a quick way; the last one taken is looked at first."""
+        """From its second run on, a route has a quick way; the last one taken is looked at first.
+
+        Loops have none, nor have runs that state their sizes, which their inputs do not tell.
+        """
+        if route.program is not None or request.asked is not request.sizes:
+            return
         if route.runs == 1:
             guard = self._opened.variants.guard(request.variant)
-            route.quick = quick(self._around, self.plan, self._reader, guard, route, request)
+            if guard is not None:
+                route.quick = quick(self._around, self.plan, self._reader, guard, route, request)
         route.runs += 1
         if route.quick is not None:
             first = request.tensors.get(self._first)
@@ -238,8 +257,17 @@ class BoundSequence:
         return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def _run_named(route: Route, moving: Moving) -> None:
-    """Each step under the name of its region, for the profiler that is on."""
-    for step in route.steps:
+def _run(route: Route, moving: Moving) -> int:
+    """The steps, loops too, each under the name of its region where a profiler is on; how many turns loops made."""
+    named = torch._C._autograd._profiler_enabled()
+
+    def run(at: int) -> None:
+        step = route.steps[at]
+        if not named:
+            step.run(moving)
+            return
         with torch.profiler.record_function(step.region):
             step.run(moving)
+
+    program = route.program if route.program is not None else tuple(range(len(route.steps)))
+    return drive(program, run, lambda loop: route.conditions[loop](moving))

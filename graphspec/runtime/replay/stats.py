@@ -26,12 +26,14 @@ class Stats:
     runs by bucket. ``real`` and ``padded`` count elements of the bucketed sizes, asked for and run. ``verified`` runs
     were repeated by eager and compared (`check.every`, `Runner.verify`), which took ``verify_s`` seconds more.
     ``evictions`` counts sets of graphs that made room for others; see `Plan.unlisted`.
+    ``turns`` counts those that the loops of sequences made.
     """
 
     fallbacks: int = 0
     verified: int = 0
     verify_s: float = 0.0
     evictions: int = 0
+    turns: int = 0
     _tallies: dict[tuple[str, int, int], Tally] = field(default_factory=dict, repr=False)
 
     def tally(self, label: str, real: int, padded: int) -> Tally:

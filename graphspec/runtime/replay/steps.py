@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from graphspec.backends.base import Inlet, Serve
 from graphspec.errors import GraphSpecError, ReplayError
 from graphspec.plan import BufferPlan, RegionPlan
+from graphspec.runtime.opened.binds import Bound, counted, write_bound
 from graphspec.runtime.opened.context import CapturedRegion
 from graphspec.runtime.opened.regions import BoundRegion
 from graphspec.runtime.opened.sharing import SharedModel
@@ -59,9 +61,22 @@ class Result:
 
 
 class GraphStep:
-    """Replays one graph, and copies its results out right after. ``crossing`` is what later runs may read of it."""
+    """Replays one graph, and copies its results out right after. ``crossing`` is what later runs may read of it.
 
-    __slots__ = ("_captured", "_clock", "_crossing", "_holders", "_memory", "_replay", "_results", "_stamp")
+    ``bound`` are tensors that a param is written into before.
+    """
+
+    __slots__ = (
+        "_bound",
+        "_captured",
+        "_clock",
+        "_crossing",
+        "_holders",
+        "_memory",
+        "_replay",
+        "_results",
+        "_stamp",
+    )
 
     def __init__(
         self,
@@ -70,9 +85,15 @@ class GraphStep:
         results: list[Result],
         holders: Holders | None,
         crossing: Mapping[str, Made],
+        bound: Sequence[Bound] = (),
     ) -> None:
+        self._bound = bound
         self._captured = captured
         self._replay = captured.graph.replay
+        if (gradients := captured.gradients) is not None:
+            self._replay = partial(gradients.around, captured.graph.replay)
+        if captured.left:
+            self._replay = partial(counted, self._replay, captured.left)
         self._stamp = captured.homes.stamp
         self._clock = memory.clock
         self._memory = memory
@@ -102,16 +123,24 @@ class GraphStep:
     def is_plain(self) -> bool:
         """Whether nothing is refreshed, looked after, lent or noted around its replay."""
         looked_after = self._holders is not None and self._holders.always
-        return not (self._captured.bindings or self._crossing or looked_after or any(r.lends for r in self._results))
+        written = self._captured.bindings or self._bound or self._crossing
+        return not (written or looked_after or any(result.lends for result in self._results))
 
     def serving(self, inlets: Sequence[Inlet]) -> ServedStep | None:
-        """The same step with its inputs and results copied by the backend, in one call; None where it cannot."""
+        """The same step with its inputs and results copied by the backend, in one call; None where it cannot.
+
+        Nor where more than operators is around a replay: gradients, counters of the host.
+        """
+        if self._captured.gradients is not None or self._captured.left:
+            return None
         serve = self._captured.graph.serving(inlets, [each for result in self._results for each in result.copied])
         return ServedStep(self, serve) if serve is not None else None
 
     def _before(self, moving: Moving) -> Holders | None:
         if self._captured.bindings:
             self._captured.refresh(moving.params)
+        if self._bound:
+            write_bound(self._bound, moving.params)
         holders = self._holders
         if holders is not None and not (holders.always or self._memory.busy):
             holders = None
@@ -245,6 +274,7 @@ class EagerStep:
     def run(self, moving: Moving) -> None:
         """Gather what the region reads, call it, hand on what it returns."""
         memory, targets = self._memory, self._reach.targets
+        write_bound(self._bound.bound(), moving.params)
         with SharedModel.inside():
             returned = self._bound({wire.value: self._read(wire.value, moving) for wire in self._plan.reads})
         memory.flush()

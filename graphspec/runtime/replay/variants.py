@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from graphspec.errors import HazardError
 from graphspec.finding import placed
 from graphspec.plan import Variant
-from graphspec.runtime.capture.graphs import capture_graphs
+from graphspec.runtime.capture.graphs import Asked, capture_graphs
 from graphspec.runtime.holdings.guard import Guard
 from graphspec.runtime.holdings.storages import outside_inference
 from graphspec.runtime.opened.context import CapturedRegion, Context, GraphSet, Progress, variant_of
@@ -22,15 +22,19 @@ VARIANTS = 16
 class Variants:
     """Sets of graphs: those of `Plan.opened` from the start, others when a run asks for them, in a bounded cache.
 
-    ``forget`` is called when graphs have gone.
+    ``asked`` is what graphs are asked as they are captured; ``forget`` is called when graphs have gone.
     """
 
-    def __init__(self, context: Context, memory: Memory, stats: Stats, progress: Progress | None = None) -> None:
+    def __init__(
+        self, context: Context, memory: Memory, stats: Stats, progress: Progress | None = None,
+        asked: Asked | None = None,
+    ) -> None:  # fmt: skip
         self._context = context
         self._memory = memory
         self._stats = stats
         self._most = max(VARIANTS, len(context.plan.variants) + (VARIANTS if context.plan.unlisted else 0))
         self._progress = progress
+        self.asked = asked
         self._sets: dict[Variant, GraphSet] = {}
         self._guards: dict[Variant, Guard] = {}
         self.forget: list[Callable[[], None]] = []
@@ -52,7 +56,7 @@ class Variants:
         """Raise GuardError if anything the graphs of a variant read by address was moved since their capture."""
         self._guards[variant].check()
 
-    def guard(self, variant: Variant) -> Guard:
+    def guard(self, variant: Variant) -> Guard | None:
         """What `check` asks, for as long as these graphs are there (``forget``)."""
         return self._guards[variant]
 
@@ -74,7 +78,7 @@ class Variants:
         """Capture every variant anew, over the tensors the model has now; states that it owns are found anew too."""
         variants = list(self._sets)
         self.clear()
-        self._context.buffers.adopt_anew()
+        self._context.buffers.adopt_anew(self._context.model)
         for variant in variants:
             self.graphs(variant)
 
@@ -106,7 +110,7 @@ class Variants:
     def _captured(self, variant: Variant) -> GraphSet:
         try:
             with outside_inference():
-                return capture_graphs(self._context, variant, self._progress)
+                return capture_graphs(self._context, variant, self._progress, self.asked)
         except HazardError as error:
             found = [placed(self._context.plan.document, each) for each in error.diagnostics]
             raise type(error)(found) from error.__cause__

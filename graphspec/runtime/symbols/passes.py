@@ -83,7 +83,7 @@ class SymbolTracer(Generic[Step]):
         """What a region does otherwise for the first of these values of a param for which it does."""
         refreshed = picked(target.region, target.recording)
         for value in values:
-            recorder = Recorder(target.region.name, self._names)
+            recorder = Recorder(target.region.name, self._names, whole=target.region.updated_operators)
             try:
                 self._advance(target)
                 with inside_capture(target.region.name), recorder:
@@ -155,7 +155,9 @@ class SymbolTracer(Generic[Step]):
 
     def _trace(self, target: Target[Step]) -> Trace | None:
         name = target.region.name
-        trace = Trace(name, frozenset(param.name for param in target.params), self._names)
+        trace = Trace(
+            name, frozenset(param.name for param in target.params), self._names, target.region.updated_operators
+        )
         given = {param.name: symbols(param, self._values[param.name], self._largest, trace) for param in target.params}
         try:
             with inside_capture(name), trace.recorder, trace.functions:

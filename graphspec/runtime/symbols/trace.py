@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +53,16 @@ class Trace:
     In an argument a `Node` stands for each symbol, and a plain value for everything else.
     """
 
-    def __init__(self, region: str, params: frozenset[str], names: ModuleNames | None = None) -> None:
+    def __init__(
+        self,
+        region: str,
+        params: frozenset[str],
+        names: ModuleNames | None = None,
+        updated: Collection[str] = (),
+    ) -> None:
         self.params = params
         self.lost: set[str] = set()
-        self.recorder = _Recorder(region, names, self)
+        self.recorder = _Recorder(region, names, self, updated)
         self.functions = _Functions(self)
         self.arguments: dict[tuple[int, int], Any] = {}
         self.reads: list[SymbolRead] = []
@@ -127,15 +133,12 @@ class Trace:
 class _Recorder(Recorder):
     """Records the calls as with plain numbers, so that no kernel reads a symbol."""
 
-    def __init__(self, region: str, names: ModuleNames | None, trace: Trace) -> None:
-        super().__init__(region, names)
+    def __init__(self, region: str, names: ModuleNames | None, trace: Trace, updated: Collection[str]) -> None:
+        super().__init__(region, names, whole=updated)
         self._trace = trace
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        result = super().__torch_dispatch__(func, types, plain(args), plain(kwargs))
+    def record(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        result = super().record(func, plain(args), plain(kwargs))
         self._trace.note(len(self.recording.calls) - 1, func, args, kwargs)
         return result
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from graphspec.report.run_values import Check, Mismatch, PaddingProof
 from graphspec.runtime.holdings.random_state import Ambient
-from graphspec.runtime.trial.cases import Case
-from graphspec.runtime.trial.feed import cloned
-from graphspec.runtime.trial.padding_proof import Proof, prove
+from graphspec.runtime.padding.cases import Case
+from graphspec.runtime.padding.proof import Proof, Trial, prove
 from graphspec.runtime.trial.rounds import ROUND, Rounds
 from graphspec.runtime.trial.subject import Progress, Subject
-from graphspec.runtime.values.trees import owned
-from graphspec.runtime.verify.compare import Comparison, compare, described
+from graphspec.runtime.verify.compare import described
 
 if TYPE_CHECKING:
     from graphspec.runtime.replay.sequence import BoundSequence
@@ -48,13 +46,13 @@ def _check_sequence(subject: Subject, sequence: BoundSequence, steps: int, progr
         note = f"no bucket of '{sequence.name}' holds {every[0]}: its runs fall back to eager, and nothing is replayed"
         return replace(_nothing(subject), status="skipped", max_abs_diff=None, notes=(note,))
     total = max(steps, len(every))
-    rounds = Rounds(subject.carried)
+    rounds, bench = Rounds(subject.carried), subject.bench(sequence)
     found = _nothing(subject)
     after_first = None
     for step, case in enumerate(islice(cycle(every), total)):
         progress(f"check {sequence.name}", step, total)
         values = subject.feed(sequence.plan, case, step)
-        comparison = rounds(partial(_step, subject, sequence, case, values))
+        comparison = rounds(partial(bench.compared, values, subject.tolerance(case)))
         found = replace(found, steps=step + 1, max_abs_diff=_larger(found.max_abs_diff, comparison.max_abs_diff))
         if comparison.first is not None:
             return _mismatch(found, subject, (sequence, case, step), comparison.first)
@@ -78,22 +76,6 @@ def _nothing(subject: Subject) -> Check:
     return Check("match", allowed.rtol, allowed.atol, max_abs_diff=0.0, poisoned=poisoned)
 
 
-def _step(subject: Subject, sequence: BoundSequence, case: Case, values: Mapping[str, Any]) -> Comparison:
-    """One run of eager, and from the same states and random streams one of the graphs, on poisoned memory."""
-    carried, sizes = subject.carried, dict(case.sizes)
-    before, ambient = carried.save(), Ambient.take(subject.generators)
-    expected = {**owned(sequence.eager(cloned(values))), **carried.contents(sizes)}
-    random = ambient.drawn()
-    carried.restore(before)
-    ambient.restore()
-    subject.runner.poison()
-    came = {**owned(sequence.run(cloned(values))), **carried.contents(sizes)}
-    if random and case.padded:
-        # A bucket draws more numbers than eager needs, so later draws differ: the padding proof has to do here.
-        return Comparison("match", 0.0, None, {})
-    return compare(expected, came, subject.tolerance(case))
-
-
 def _mismatch(found: Check, subject: Subject, at: tuple[BoundSequence, Case, int], first: Mismatch) -> Check:
     sequence, case, step = at
     place = ", ".join(filter(None, (f"sequence '{sequence.name}'", f"step {step}", str(case))))
@@ -113,7 +95,7 @@ def _with_proof(
     proofs: list[Proof] = []
     for number, case in enumerate(padded):
         progress(f"padding {sequence.name}", number, len(padded))
-        proofs.append(prove(subject, sequence, case))
+        proofs.append(prove(_trial(subject, sequence, case)))
         if proofs[-1].failure is not None:
             return replace(found, status="mismatch", failure=proofs[-1].failure, fix=proofs[-1].fix)
     if not proofs:
@@ -124,6 +106,11 @@ def _with_proof(
         proof=PaddingProof(tuple(str(case) for case in padded), all(proof.bitwise for proof in proofs)),
         notes=tuple(dict.fromkeys((*found.notes, *notes))),
     )
+
+
+def _trial(subject: Subject, sequence: BoundSequence, case: Case) -> Trial:
+    values = subject.feed(sequence.plan, case, 0)
+    return Trial(subject.runner.plan, subject.bench(sequence), case, values, subject.tolerance(case))
 
 
 def _merged(found: Sequence[Check], subject: Subject) -> Check:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,6 +14,9 @@ import graphspec
 from graphspec.report.run_values import Check, Counts, Output, ReportedGraph, RunReport, Timing
 from graphspec.runtime.holdings.random_state import Ambient
 from graphspec.runtime.holdings.reach import reach
+from graphspec.runtime.opened.compilers import has_compiled
+from graphspec.runtime.opened.context import GraphInfo
+from graphspec.runtime.runner import Runner, open_spec
 from graphspec.runtime.trial.check import check
 from graphspec.runtime.trial.feed import Feed, Fixed
 from graphspec.runtime.trial.subject import Progress, Subject, largest
@@ -22,9 +25,6 @@ from graphspec.runtime.values.trees import owned
 from graphspec.runtime.verify.carried import Carried, written_by
 from graphspec.runtime.verify.compare import leaves
 from graphspec.units import seconds
-
-if TYPE_CHECKING:
-    from graphspec.runtime.runner import Runner
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def execute(runner: Runner, options: RunOptions, progress: Progress = lambda *_:
     if runner.plan.check.every and found.failure is None:
         found = replace(found, notes=(*found.notes, _net(subject)))
     if found.failure is None:
-        total, each = measure(subject, options.steps, progress)
+        total, each = _timed(subject, options, progress)
     else:
         total, each = Timing("all sequences", "", 0, None, None, None), ()
     report = RunReport(
@@ -71,8 +71,19 @@ def execute(runner: Runner, options: RunOptions, progress: Progress = lambda *_:
         outputs={name: _output(value) for name, value in results.items()},
         counts=_counts(runner),
         warnings=runner.warnings,
+        inline=_inline(runner),
     )
     return Executed(report, {name: value for name, value in results.items() if isinstance(value, torch.Tensor)})
+
+
+def _timed(subject: Subject, options: RunOptions, progress: Progress) -> tuple[Timing, tuple[Timing, ...]]:
+    """Replays against eager; where regions are compiled, against the same regions uncompiled too."""
+    runner = subject.runner
+    if not has_compiled(runner.plan):
+        return measure(subject, options.steps, progress)
+    progress("capture uncompiled, to compare", 0, 1)
+    with open_spec(runner.plan, model=runner.model, device=str(runner.device), compile=False) as other:
+        return measure(subject, options.steps, progress, _subject(other, options.fixed))
 
 
 def _subject(runner: Runner, fixed: Fixed) -> Subject:
@@ -82,7 +93,7 @@ def _subject(runner: Runner, fixed: Fixed) -> Subject:
         partial(sequence.eager, feed(sequence.plan, largest(runner.plan, fixed, sequence), 0))
         for sequence in runner.sequences.values()
     ]
-    carried = Carried(runner.plan, runner.state, written_by(runner.model, calls))
+    carried = Carried(runner.plan, runner.state, *written_by(runner.model, calls))
     return Subject(runner, carried, feed, generators)
 
 
@@ -128,13 +139,18 @@ def _graphs(runner: Runner) -> tuple[ReportedGraph, ...]:
     order = {(graph.region, graph.bucket): place for place, graph in enumerate(runner.plan.graphs)}
     found = sorted(runner.graphs, key=lambda graph: order[graph.region, graph.bucket])
     several = len({graph.variant for graph in found}) > 1
-    return tuple(
-        ReportedGraph(
-            g.region, dict(g.bucket.sizes), g.pool, g.operators, g.bytes, g.capture_s,
-            (str(g.variant) or "every input") if several else "",
-        )
-        for g in found
-    )  # fmt: skip
+    return tuple(_reported(graph, (str(graph.variant) or "every input") if several else "") for graph in found)
+
+
+def _inline(runner: Runner) -> tuple[ReportedGraph, ...]:
+    return () if runner.inline is None else tuple(_reported(graph, "") for graph in runner.inline.graphs)
+
+
+def _reported(graph: GraphInfo, variant: str) -> ReportedGraph:
+    sizes = dict(graph.bucket.sizes)
+    return ReportedGraph(
+        graph.region, sizes, graph.pool, graph.operators, graph.bytes, graph.capture_s, variant, graph.compile_s
+    )
 
 
 def _output(value: Any) -> Output:

@@ -12,7 +12,8 @@ import torch
 from graphspec import spec as language
 from graphspec.errors import InputError
 from graphspec.plan import Plan, Sequence, concrete
-from graphspec.runtime.trial.cases import Case, cases
+from graphspec.runtime.padding.cases import Case, cases
+from graphspec.runtime.replay.request import SIZES
 from graphspec.runtime.values.inputs import InputCheck, ParamCheck, copies_of
 from graphspec.runtime.values.samples import alternative_param
 
@@ -31,7 +32,11 @@ class Fixed:
 
 
 class Sampler(Protocol):
-    """The part of a runner that makes inputs."""
+    """The part of a runner that makes inputs. ``exemplary`` are the params whose values are to be left as they are."""
+
+    @property
+    def exemplary(self) -> frozenset[str]:
+        """Those that fit other values."""
 
     def sample(self, sequence: str, sizes: Mapping[str, int] | None, seed: int) -> dict[str, Any]:
         """Inputs and params of a sequence, as the spec says."""
@@ -94,12 +99,21 @@ class Feed:
         if step and drawn.random() < _LEFT_OUT:
             values = {name: value for name, value in values.items() if not self._may_be_absent(name)}
         for name in sequence.params:
-            if step and name in values:
+            if step and name in values and name not in self._runner.exemplary:
                 param = self._plan.params[name]
                 shape = concrete(param.shape, {**self._constants, **sizes})
                 values[name] = _changed(values[name], param, shape, self._largest, drawn)
         given = {**self.fixed.inputs, **self.fixed.params}
+        values |= self._stated(sequence, sizes)
         return {**values, **{name: given[name] for name in (*sequence.inputs, *sequence.params) if name in given}}
+
+    def _stated(self, sequence: Sequence, sizes: Mapping[str, int]) -> dict[str, Any]:
+        """The sizes of dims that nothing the run takes shows."""
+        shapes = [self._plan.buffers[name].shape or () for name in sequence.inputs]
+        shapes += [self._plan.params[name].shape for name in sequence.params]
+        shown = {axis.dim for shape in shapes for axis in shape if isinstance(axis, language.DimSize)}
+        stated = {dim: sizes[dim] for dim in sequence.dims if dim not in shown and dim in sizes}
+        return {SIZES: stated} if stated else {}
 
     def _may_be_absent(self, name: str) -> bool:
         """Whether a run without this input is one too. A held one keeps its size, so it must have only one."""
@@ -128,8 +142,3 @@ def _changed(
         return drawn.randint(int(low), int(high))
     part = drawn.random()  # not `uniform`, whose high - low may be infinite
     return float(min(max(low * (1 - part) + high * part, low), high))
-
-
-def cloned(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values with memory of their own: a run may write to its inputs."""
-    return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in values.items()}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from graphspec.plan import Plan
-from graphspec.runtime.trial.cases import Case, cases
+from graphspec.runtime.padding.cases import Case, cases
 from graphspec.runtime.trial.feed import Feed, Fixed
+from graphspec.runtime.verify.bench import Bench, Fills, Values
 from graphspec.runtime.verify.carried import Carried
 from graphspec.runtime.verify.compare import Tolerance
 
@@ -30,6 +31,15 @@ class Subject:
     carried: Carried
     feed: Feed
     generators: tuple[torch.Generator, ...] = ()
+
+    def bench(self, sequence: BoundSequence) -> Bench:
+        """A sequence to be run again and again, its graphs on poisoned memory."""
+
+        def replay(values: Values, fills: Fills | None) -> dict[str, Any]:
+            self.runner.poison()
+            return sequence.run(values, fills)
+
+        return Bench(replay, sequence.eager, self.carried, self.generators)
 
     def tolerance(self, case: Case) -> Tolerance:
         """What the spec allows between a replay and eager, which runs at the real sizes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, MutableMapping
 from functools import cached_property
@@ -15,7 +16,7 @@ from graphspec.errors import DeviceError, ModelError
 from graphspec.plan import Bucket, concrete
 from graphspec.runtime.values.blocks import Block, bytes_at
 from graphspec.runtime.values.inputs import check_copy
-from graphspec.runtime.values.paths import lacks, nearby, parts_of, step_into
+from graphspec.runtime.values.paths import matching
 
 _ATTR_HINT = "attr is a path from what the factory returned: model.layers.*.cache"
 _FORMATS = {
@@ -36,8 +37,8 @@ def strides_of(shape: tuple[int, ...], layout: str | None) -> tuple[int, ...]:
 class StaticBuffer:
     """One declared buffer. ``view(bucket)`` is what graphs of that bucket read; all views share one allocation.
 
-    The view of an input is dense in its own layout; that of a state keeps every element where the largest bucket
-    has it, so that row i is row i in every bucket.
+    The view of an input is dense in its own layout; that of a state, and of an input in a tensor of the model's, keeps
+    every element where the largest bucket has it, so that row i is row i in every bucket.
     """
 
     def __init__(self, layout: plans.BufferPlan, device: torch.device) -> None:
@@ -50,7 +51,13 @@ class StaticBuffer:
         self.whole = self._allocated(layout, device)
         self.block = Block(layout.name, lambda: bytes_at(self.whole.untyped_storage(), 0, self.whole.nbytes))
         self.largest = self._dense(layout.largest)
+        self._in_place = layout.role == "state" or layout.declared.attr is not None
         self._views: dict[Bucket, torch.Tensor] = {}
+
+    def lie_in(self, tensor: torch.Tensor) -> None:
+        """Be this tensor of the model's, of the largest shape."""
+        self.whole = self.largest = tensor.detach()
+        self._views.clear()
 
     def view(self, bucket: Bucket, constants: Mapping[str, int]) -> torch.Tensor:
         """The tensor that graphs of ``bucket`` read or write."""
@@ -58,7 +65,7 @@ class StaticBuffer:
         view = self._views.get(own)
         if view is None:
             shape = concrete(self.declared.shape or (), {**constants, **dict(own.sizes)})
-            view = self._views[own] = self._cut(shape) if self.declared.role == "state" else self._dense(shape)
+            view = self._views[own] = self._cut(shape) if self._in_place else self._dense(shape)
         return view
 
     def fill(self, value: Any) -> None:
@@ -96,7 +103,7 @@ class Buffers:
         self.static = {
             name: StaticBuffer(buffer, device)
             for name, buffer in plan.buffers.items()
-            if buffer.declared.attr is None and buffer.static
+            if buffer.static and (buffer.declared.attr is None or buffer.role == "input")
         }
         self._derived = [
             (name, buffer.declared.source) for name, buffer in self.static.items() if buffer.declared.source is not None
@@ -114,7 +121,7 @@ class Buffers:
         """Where the memory of each static buffer starts."""
         return frozenset(buffer.whole.untyped_storage().data_ptr() for buffer in self.static.values())
 
-    @cached_property
+    @property
     def ranges(self) -> list[tuple[int, int]]:
         """Where the memory of each static buffer starts and ends, in ascending order."""
         storages = [buffer.whole.untyped_storage() for buffer in self.static.values()]
@@ -122,8 +129,9 @@ class Buffers:
 
     @cached_property
     def input_storages(self) -> Mapping[int, str]:
-        """The storages that callers' inputs are copied into, by identity, and the input of each."""
-        inputs = [(name, buffer.whole) for name, buffer in self.static.items() if buffer.declared.role == "input"]
+        """The storages of graphspec's own that callers' inputs are copied into, by identity, and the input of each."""
+        own = ((name, buffer) for name, buffer in self.static.items() if buffer.declared.attr is None)
+        inputs = [(name, buffer.whole) for name, buffer in own if buffer.declared.role == "input"]
         return {whole.untyped_storage()._cdata: name for name, whole in inputs}
 
     @property
@@ -141,7 +149,8 @@ class Buffers:
         """Find the states that the model owns, once. After warm-up, since a model may create its caches lazily."""
         if not self._found_anew:
             return
-        declared = [buffer.declared for buffer in self._plan.buffers.values() if buffer.declared.attr is not None]
+        owning = (buffer.declared for buffer in self._plan.buffers.values() if buffer.declared.attr is not None)
+        declared = [buffer for buffer in owning if buffer.role == "state"]
         owned = {buffer.name: owned_tensors(model, buffer) for buffer in declared}
         for buffer in declared:
             for path, tensor in owned[buffer.name].items():
@@ -156,13 +165,25 @@ class Buffers:
             else:
                 self._remember(path, tensor)
 
-    def adopt_anew(self) -> None:
+    def adopt_anew(self, model: Any) -> None:
         """Have the next `adopt` find the model's own states again: one that was replaced begins a life of its own."""
         self._found_anew = True
+        self.adopt_inputs(model)
+
+    def adopt_inputs(self, model: Any) -> None:
+        """Put every input with an ``attr`` where the model has it. Raises ModelError if it does not fit there."""
+        for name, buffer in self.static.items():
+            if buffer.declared.attr is not None:
+                buffer.lie_in(owned_input(model, self._plan.buffers[name]))
+        self.__dict__.pop("addresses", None)
 
     def view(self, name: str, bucket: Bucket) -> torch.Tensor:
         """The view of one static buffer at a bucket."""
         return self.static[name].view(bucket, self.constants)
+
+    def one(self, name: str) -> torch.Tensor:
+        """The tensor that a loop goes by, where it lies in a static buffer or is the model's own."""
+        return next(iter(self.owned[name].values())) if name in self.owned else self.static[name].largest
 
     def refresh(self, real: Mapping[str, int], bucket: Bucket, params: Mapping[str, Any]) -> None:
         """Write the buffers that are copies of params or sizes. ``real`` has the sizes of the run, unpadded.
@@ -209,6 +230,22 @@ class Buffers:
         owned = [(name, tensor) for name, tensors in self.owned.items() for tensor in tensors.values()]
         return [(name, tensor) for name, tensor in found + owned if self._plan.buffers[name].shape is not None]
 
+    def kept_rows(self, model: Any) -> dict[int, frozenset[str]]:
+        """The bucketed dims of the states that the model owns, by storage: their other rows are kept from run to run.
+
+        All dims are, of one with slots that padded rows may write.
+        """
+        scratch = {name for region in self._plan.regions.values() for name in region.declared.pad_rows}
+        found: dict[int, frozenset[str]] = {}
+        for name, buffer in self._plan.buffers.items():
+            if buffer.declared.attr is None:
+                continue
+            dims = frozenset(self._plan.dims) if name in scratch else frozenset(buffer.dims)
+            with contextlib.suppress(ModelError):  # said where states are looked for
+                for tensor in owned_tensors(model, buffer.declared).values():
+                    found[tensor.untyped_storage()._cdata] = dims
+        return found
+
     def poison(self) -> None:
         """Fill every input buffer with NaN, or minus one."""
         for buffer in self.static.values():
@@ -223,15 +260,34 @@ class Buffers:
                 tensor.copy_(initial)
 
     def _check_owned(self, buffer: language.Buffer, path: str, tensor: torch.Tensor) -> None:
-        """A declared shape says which axes of the model's own tensor are bucketed, so it must be the tensor's."""
-        largest = self._plan.buffers[buffer.name].largest
-        if buffer.shape is not None and tuple(tensor.shape) != largest:
+        """A declared shape says which axes of the model's own tensor are bucketed, so it must be the tensor's.
+
+        Where it is bucketed, the tensor may have more rows than the largest bucket; and it has those of `pad_rows`.
+        """
+        largest, shape = self._plan.buffers[buffer.name].largest, tuple(tensor.shape)
+        if buffer.shape is not None and largest is not None and not _holds(shape, buffer.shape, largest):
             declared = ", ".join(map(str, buffer.shape))
-            message = f"state '{buffer.name}' is declared [{declared}], and {path} has the shape {list(tensor.shape)}"
-            raise ModelError(message, hint=f"at the largest buckets it must be {list(largest or ())}")
+            message = f"state '{buffer.name}' is declared [{declared}], and {path} has the shape {list(shape)}"
+            raise ModelError(message, hint=f"at the largest buckets it must be {list(largest)}, or have more such rows")
+        named = (region.declared.pad_rows.get(buffer.name, ()) for region in self._plan.regions.values())
+        beyond = max((row for rows in named for row in rows), default=-1)
+        if beyond >= (shape[0] if shape else 0) and beyond >= 0:
+            message = f"`pad_rows` names row {beyond} of state '{buffer.name}', and {path} has the shape {list(shape)}"
+            raise ModelError(message, hint="its rows are those along the first axis, from 0 on")
+        if buffer.name in self._plan.conditions and (tensor.dtype != torch.bool or tensor.numel() != 1):
+            message = f"a loop goes by '{buffer.name}', and {path} is {list(tensor.shape)} of {tensor.dtype}"
+            raise ModelError(message, hint="name a tensor of one bool")
 
     def _remember(self, name: str, state: torch.Tensor) -> None:
         self._initial[name] = (state, state.detach().clone())
+
+
+def _holds(shape: tuple[int, ...], declared: language.Shape, largest: tuple[int, ...]) -> bool:
+    """Whether a tensor has the rows of the largest buckets, and is as declared along every other axis."""
+    return len(shape) == len(largest) and all(
+        have == want or (have > want and isinstance(axis, language.DimSize))
+        for have, want, axis in zip(shape, largest, declared, strict=True)
+    )
 
 
 def _refuse_too_large(plan: plans.Plan) -> None:
@@ -253,15 +309,7 @@ def owned_tensors(model: Any, buffer: language.Buffer) -> dict[str, torch.Tensor
     """
     assert buffer.attr is not None
     where = f"buffer '{buffer.name}'"
-    _, *steps = buffer.attr.split(".")
-    found: dict[str, Any] = {"model": model}
-    for step in steps:
-        below = {f"{path}.{key}": item for path, each in found.items() for key, item in _matching(each, step, where)}
-        if not below:
-            path, owner = next(iter(found.items()))
-            hint = nearby(owner, step) or _ATTR_HINT
-            raise ModelError(f"{where}: {buffer.attr} leads nowhere: {lacks(path, owner, step)}", hint=hint)
-        found = below
+    found = matching(model, buffer.attr, where, hint=_ATTR_HINT)
     tensors = {path: value for path, value in found.items() if isinstance(value, torch.Tensor)}
     if not tensors:
         path, value = next(iter(found.items()))
@@ -270,10 +318,13 @@ def owned_tensors(model: Any, buffer: language.Buffer) -> dict[str, torch.Tensor
     return tensors
 
 
-def _matching(owner: Any, step: str, what: str) -> list[tuple[str, Any]]:
-    if step == "*":
-        return list(parts_of(owner))
-    try:
-        return [(step, step_into(owner, step, what))]
-    except KeyError:
-        return []
+def owned_input(model: Any, buffer: plans.BufferPlan) -> torch.Tensor:
+    """The tensor of the model's that an input lies in. Raises ModelError for one that is not as declared."""
+    ((path, tensor),) = owned_tensors(model, buffer.declared).items()
+    dtype: torch.dtype = getattr(torch, str(buffer.dtype))
+    if tuple(tensor.shape) != buffer.largest or tensor.dtype != dtype:
+        declared = ", ".join(map(str, buffer.shape or ()))
+        message = f"input '{buffer.name}' is declared [{declared}] {buffer.dtype}, and {path} has the shape "
+        hint = f"at the largest buckets it must be {list(buffer.largest or ())} {dtype}"
+        raise ModelError(f"{message}{list(tensor.shape)} and is {tensor.dtype}", hint=hint)
+    return tensor

@@ -76,11 +76,10 @@ class InputCheck:
         if len(shape) != self._rank:
             self._refuse_shape(shape)
         for have, axis in zip(shape, self._axes, strict=True):
-            if isinstance(axis, int):
-                if have != axis:
-                    self._refuse_shape(shape)
-            else:
+            if isinstance(axis, language.DimSize):
                 self._size(have, axis, shape, sizes)
+            elif have != axis:
+                self._refuse_shape(shape)
         if self._format is None and self._rank >= 4 and not value.is_contiguous():  # noqa: PLR2004
             self._refuse_channels_last(value)
         return value
@@ -221,7 +220,7 @@ class ParamCheck:
             if rest or known[0] != size:
                 self._refuse(f"has {length} values where {axis} is {known[0]} (by '{known[1]}')")
             return
-        want = axis if isinstance(axis, int) else axis.factor * self._constants[axis.dim]
+        want = axis.factor * self._constants[axis.dim] if isinstance(axis, language.DimSize) else axis
         if length != want:
             self._refuse(f"takes {want} values, and {length} came")
 

@@ -20,6 +20,7 @@ from graphspec.runtime.values.buffers import Buffers
 from graphspec.runtime.values.homes import Homes
 from graphspec.runtime.values.leases import Lease, LentMemory, movable
 from graphspec.runtime.values.trees import Tree
+from graphspec.spec import Loop
 
 #: After so many runs in which nothing of a value was kept, eager regions are given its very memory.
 TRUST = 2
@@ -70,10 +71,14 @@ class Lendable:
 
 
 class Memory:
-    """``clock`` is that of the model. ``crossing`` are the values that some sequence reads of an earlier run."""
+    """``clock`` is that of the model. ``crossing`` are the values that some sequence reads of an earlier run.
 
-    def __init__(self, plan: Plan, buffers: Buffers, clock: Clock) -> None:
+    ``aliases``: whether eager regions may be given the very memory of values, under another storage.
+    """
+
+    def __init__(self, plan: Plan, buffers: Buffers, clock: Clock, *, aliases: bool = True) -> None:
         self.clock = clock
+        self._aliases = aliases and movable()
         self.crossing = crossing(plan)
         self.lends = any(region.borrowed for region in plan.regions.values())
         self.made: dict[str, Made] = {}
@@ -135,6 +140,12 @@ class Memory:
             if lent is not None and lent.held():
                 lent.move_out()  # also a result that is read late: the graph's memory may be freed
 
+    def vanish(self) -> None:
+        """Nothing that this memory saw has happened: no block knows of it any more."""
+        gone = {*self._stamps.values(), *self._outside.values()}
+        for block in self._static:
+            block.makers = [stamp for stamp in block.makers if stamp not in gone]
+
     # -- what eager regions hold
 
     def lend(self, place: Lendable) -> torch.Tensor:
@@ -144,7 +155,7 @@ class Memory:
         if lease is None:
             if not self._may_go(block) or place.tensor.numel() == 0:
                 return place.tensor.detach()
-            own = self._trust[block.label] < TRUST or not movable()
+            own = self._trust[block.label] < TRUST or not self._aliases
             lease = self._leases[block] = Lease(block, own=own)
             if own:
                 self._copies[block] = lease
@@ -257,9 +268,7 @@ def crossing(plan: Plan) -> frozenset[str]:
     """The values that some sequence reads and has not made itself before."""
     found: set[str] = set()
     for sequence in plan.sequences.values():
-        made: set[str] = set()
-        for name in sequence.steps:
-            region = plan.regions[name]
-            found.update(wire.value for wire in region.reads if wire.producer is not None and wire.value not in made)
-            made.update(region.outputs)
+        for at, ran in sequence.certain():
+            wires = (plan.condition(at.condition),) if isinstance(at, Loop) else plan.regions[sequence.steps[at]].reads
+            found.update(wire.value for wire in wires if wire.producer is not None and wire.producer not in ran)
     return frozenset(found)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from graphspec.errors import CaptureError
-from graphspec.plan import BufferPlan
+from graphspec.plan import ANY, BufferPlan
 from graphspec.runtime.values.trees import Tree, UnknownTypeError, flatten
 
 
@@ -30,6 +30,19 @@ def trees_of(region: str, outputs: Mapping[str, Any]) -> dict[str, Tree]:
         raise MisfitError(f"region '{region}': {error}", ", ".join(outputs), hint=hint) from None
 
 
+def check_condition(region: str, name: str, value: Any, *, eager: bool) -> None:
+    """What a loop goes by must be a tensor of one bool; an eager region may return a bool. Raises MisfitError."""
+    if isinstance(value, torch.Tensor) and value.dtype == torch.bool and value.numel() == 1:
+        return
+    if eager and isinstance(value, bool):
+        return
+    what = f"a {type(value).__name__}"
+    if isinstance(value, torch.Tensor):
+        what = f"{list(value.shape)} of {value.dtype}"
+    message = f"region '{region}': a loop goes by '{name}', a tensor of one bool, and the call returned {what}"
+    raise MisfitError(message, name, declared=True, hint=f"return {name}.any(), or another bool of one element")
+
+
 def check_output(region: str, buffer: BufferPlan, value: Any, shape: tuple[int, ...]) -> None:
     """A declared output or state must be a tensor of exactly the declared shape and dtype. Raises MisfitError."""
     what = f"region '{region}': '{buffer.name}'"
@@ -38,10 +51,15 @@ def check_output(region: str, buffer: BufferPlan, value: Any, shape: tuple[int, 
         raise MisfitError(
             message, buffer.name, declared=True, hint="give a path to the tensor: outputs: {NAME: logits}"
         )
-    if buffer.shape is not None and tuple(value.shape) != shape:
+    if buffer.shape is not None and not _fits(value.shape, shape):
         declared = ", ".join(map(str, buffer.shape))
-        message = f"{what} is declared [{declared}], here {list(shape)}, and the call returned {list(value.shape)}"
+        here = ", ".join("_" if size == ANY else str(size) for size in shape)
+        message = f"{what} is declared [{declared}], here [{here}], and the call returned {list(value.shape)}"
         raise MisfitError(message, buffer.name, declared=True)
     if buffer.dtype is not None and value.dtype != getattr(torch, buffer.dtype):
         message = f"{what} is declared {buffer.dtype}, and the call returned {value.dtype}"
         raise MisfitError(message, buffer.name, declared=True)
+
+
+def _fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
+    return len(shape) == len(wanted) and all(want in (have, ANY) for have, want in zip(shape, wanted, strict=True))

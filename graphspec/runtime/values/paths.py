@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from graphspec.errors import ModelError
 from graphspec.nearest import nearest
 from graphspec.runtime.importing.user_code import read_attribute
 
@@ -45,6 +46,32 @@ def parts_of(owner: Any) -> Iterator[tuple[str, Any]]:
         yield from ((key, item) for key, item in {**named, **plain}.items() if item is not None)
     else:
         yield from getattr(owner, "__dict__", {}).items()
+
+
+def matching(model: Any, pattern: str, what: str, *, hint: str | None = None) -> dict[str, Any]:
+    """What a path from ``model`` leads to, by full path. ``*`` stands for any one name or index.
+
+    Raises ModelError, for ``what``, where a step leads nowhere; ``hint`` is for one that is like no name there.
+    """
+    _, *steps = pattern.split(".")
+    found: dict[str, Any] = {"model": model}
+    for step in steps:
+        below = {f"{path}.{key}": item for path, each in found.items() for key, item in _matching(each, step, what)}
+        if not below:
+            path, owner = next(iter(found.items()))
+            message = f"{what}: {pattern} leads nowhere: {lacks(path, owner, step)}"
+            raise ModelError(message, hint=nearby(owner, step) or hint)
+        found = below
+    return found
+
+
+def _matching(owner: Any, step: str, what: str) -> list[tuple[str, Any]]:
+    if step == "*":
+        return list(parts_of(owner))
+    try:
+        return [(step, step_into(owner, step, what))]
+    except KeyError:
+        return []
 
 
 def lacks(path: str, owner: Any, step: str) -> str:

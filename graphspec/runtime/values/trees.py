@@ -35,14 +35,15 @@ class Tree:
     constants: tuple[Any, ...]
 
 
-def flatten(value: Any, *, place: str = "the value") -> Tree:
+def flatten(value: Any, *, place: str = "the value", opaque: bool = False) -> Tree:
     """Take the tensors out of ``value``.
 
-    Raises UnknownTypeError for an object that cannot be taken apart and put together again.
+    Raises UnknownTypeError for an object that cannot be taken apart and put together again; with ``opaque`` such an
+    object stays in its place, and so does what only pytrees know to take apart.
     """
     if type(value) is torch.Tensor:  # what most regions return
         return Tree((value,), _first, ())
-    flattener = _Flattener()
+    flattener = _Flattener(opaque=opaque)
     rebuild = flattener.visit(value, place)
     return Tree(tuple(flattener.leaves), rebuild, tuple(flattener.constants))
 
@@ -99,7 +100,8 @@ def _step(value: Any, step: str) -> Any:
 
 
 class _Flattener:
-    def __init__(self) -> None:
+    def __init__(self, *, opaque: bool) -> None:
+        self._opaque = opaque
         self.leaves: list[torch.Tensor] = []
         self.constants: list[Any] = []
         self._index: dict[int, int] = {}
@@ -158,6 +160,9 @@ class _Flattener:
         return rebuild
 
     def _registered(self, value: Any, place: str) -> Rebuild:
+        if self._opaque:
+            self.constants.append(value)
+            return lambda _: value
         children, spec = _pytree.tree_flatten(value)
         if len(children) == 1 and children[0] is value:
             message = f"{place} is a {type(value).__qualname__}, which cannot be taken apart and put together again"

@@ -6,7 +6,9 @@ the parameters of a training step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,94 +16,105 @@ import torch
 from graphspec.plan import Plan
 from graphspec.runtime.holdings.preserve import Session, preserve
 from graphspec.runtime.opened.states import States
-from graphspec.runtime.values.axes import Axes
+from graphspec.runtime.training.gradients import Named, trainable
 
-Saved = list[tuple[torch.Tensor, torch.Tensor]]
+#: Each puts one thing back.
+Saved = list[Callable[[], object]]
 
 
 class Carried:
-    """Every tensor that carries something over, by the name a message gives it."""
+    """Every tensor that carries something over, by the name a message gives it.
 
-    def __init__(self, plan: Plan, states: States, others: Mapping[str, torch.Tensor]) -> None:
-        """``others`` are tensors of the model that a run writes; see `written`."""
-        self._declared = {
+    All of each is compared: the runtime keeps the rows of states that a run has no real rows for, and in what no state
+    declares nobody can say which rows they are. Only what `pad_rows` names is anybody's.
+    """
+
+    def __init__(
+        self, plan: Plan, states: States, others: Mapping[str, torch.Tensor], trained: Sequence[Named] = ()
+    ) -> None:
+        """``others`` are tensors of the model that a run writes, see `written`; ``trained`` those with a gradient."""
+        self._trained = trained if plan.trains else ()
+        declared = {
             path if path != name else f"state {name}": (name, tensor)
             for name in states
             for path, tensor in states.tensors(name).items()
         }
-        self._buffers = plan.buffers
-        self._largest = {dim: size for dim, size in _largest(plan).items() if size > 1}
-        known = {_storage(tensor) for _, tensor in self._declared.values()}
-        self._others = {name: tensor for name, tensor in others.items() if _storage(tensor) not in known}
+        known = {_storage(tensor) for _, tensor in declared.values()}
+        self._tensors = {label: tensor for label, (_, tensor) in declared.items()}
+        given = {buffer.declared.attr for buffer in plan.buffers.values() if buffer.role == "input"}
+        self._tensors |= {
+            name: tensor for name, tensor in others.items() if _storage(tensor) not in known and name not in given
+        }
+        scratch = scratch_rows(plan)
+        self._scratch = {label: scratch[name] for label, (name, _) in declared.items() if name in scratch}
 
     def save(self) -> Saved:
         """Every tensor with a copy of its content."""
-        return [(tensor, tensor.detach().clone()) for tensor in self._tensors().values()]
+        contents = [(tensor, tensor.detach().clone()) for tensor in self._tensors.values()]
+        gradients = [(tensor, tensor.grad) for _, tensor in self._trained]
+        contents += [(grad, grad.detach().clone()) for _, grad in gradients if grad is not None]
+        return [
+            *(partial(tensor.copy_, content) for tensor, content in contents),
+            *(partial(setattr, tensor, "grad", grad) for tensor, grad in gradients),
+        ]
 
     def restore(self, saved: Saved) -> None:
         """Put back what `save` returned."""
         with torch.no_grad():
-            for tensor, content in saved:
-                tensor.copy_(content)
+            for put_back in saved:
+                put_back()
 
-    def contents(self, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
-        """A copy of each tensor after a run of these real sizes.
-
-        Rows that the bucket only padded are cut off in tensors that the model owns. In others the runtime keeps them
-        as they were, so they are compared too.
-        """
-        static = {label for label, (name, _) in self._declared.items() if self._buffers[name].declared.attr is None}
-        return {
-            label: (tensor if label in static else self._cut(label, tensor, sizes)).detach().clone()
-            for label, tensor in self._tensors().items()
-        }
-
-    def real_rows(self, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
-        """A copy of the real rows of each tensor."""
-        return {label: self._cut(label, tensor, sizes).detach().clone() for label, tensor in self._tensors().items()}
-
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        return {**{label: tensor for label, (_, tensor) in self._declared.items()}, **self._others}
-
-    def _cut(self, label: str, tensor: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
-        for axis, (dim, factor) in self._axes(label, tensor).items():
-            if dim in sizes:
-                tensor = tensor.narrow(axis, 0, min(factor * sizes[dim], tensor.shape[axis]))
-        return tensor
-
-    def _axes(self, label: str, tensor: torch.Tensor) -> Mapping[int, tuple[str, int]]:
-        """The axes that stand for a bucketed dim: declared, else the first axis as long as the dim's largest size."""
-        shape = self._buffers[self._declared[label][0]].shape if label in self._declared else None
-        if shape is not None:
-            return {i: scaled for i, scaled in Axes.declared(shape).scaled.items() if scaled[0] in self._largest}
-        lengths = list(tensor.shape)
-        return {lengths.index(size): (dim, 1) for dim, size in self._largest.items() if size in lengths}
+    def contents(self) -> dict[str, torch.Tensor]:
+        """A copy of each tensor and gradient, with zeros in the rows that padded rows may write."""
+        found = {f"{name}.grad": tensor.grad.clone() for name, tensor in self._trained if tensor.grad is not None}
+        found |= {label: tensor.detach().clone() for label, tensor in self._tensors.items()}
+        for label, rows in self._scratch.items():
+            found[label] = found[label].index_fill(0, torch.tensor(rows, device=found[label].device), 0)
+        return found
 
 
-def _largest(plan: Plan) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for bucket in plan.buckets:
-        for dim, size in bucket.sizes:
-            sizes[dim] = max(size, sizes.get(dim, 0))
-    return sizes
+def scratch_rows(plan: Plan) -> dict[str, tuple[int, ...]]:
+    """The rows of states that some region's padded rows may write (`pad_rows`)."""
+    found: dict[str, tuple[int, ...]] = {}
+    for region in plan.regions.values():
+        for state, rows in region.declared.pad_rows.items():
+            found[state] = tuple(dict.fromkeys((*found.get(state, ()), *rows)))
+    return found
 
 
-def written(session: Session) -> dict[str, torch.Tensor]:
-    """The tensors that were written within a session until now, one name for each storage."""
-    names = set(session.changes().written)
+def written(session: Session, before: Iterable[str] = ()) -> dict[str, torch.Tensor]:
+    """The tensors written in a session since its last rewind, and those of ``before``: one name for each storage."""
+    names = {*session.changes().written, *before}
     found: dict[int, tuple[str, torch.Tensor]] = {}
     for slot, tensor in session.reach.tensors:
         if slot.name in names:
             found.setdefault(_storage(tensor), (slot.name, tensor))
-    return dict(found.values())
+    named: dict[str, torch.Tensor] = {}
+    for name, tensor in found.values():  # a dict whose keys have no names gives all it holds the same one
+        own = next(each for number in itertools.count(1) if (each := _numbered(name, number)) not in named)
+        named[own] = tensor
+    return named
 
 
-def written_by(model: Any, calls: Iterable[Callable[[], object]]) -> dict[str, torch.Tensor]:
-    """The tensors of the model that these calls write; each is made once, without a trace."""
-    with preserve({"model": model}) as session:
-        for call in calls:
-            call()
-        return written(session)
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name} #{number}"
+
+
+def written_by(model: Any, calls: Iterable[Callable[[], object]]) -> tuple[dict[str, torch.Tensor], list[Named]]:
+    """The tensors of the model that these calls write, and what of it may have a gradient; each leaves no trace.
+
+    What a first call creates, such as the state of an optimizer, stays at its creation value: what the next one writes
+    of it is found by making them again.
+    """
+    every = list(calls)
+    for _ in range(2):
+        with preserve({"model": model}) as session:
+            for call in every:
+                call()
+            found = written(session), trainable(session.reach)
+        if not session.created:
+            break
+    return found
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -16,6 +16,7 @@ from graphspec.runtime.replay.gate import Gate
 from graphspec.runtime.replay.request import Request
 from graphspec.runtime.replay.sequence import BoundSequence
 from graphspec.runtime.replay.stats import Stats
+from graphspec.runtime.training.gradients import trainable
 from graphspec.runtime.values.trees import owned
 from graphspec.runtime.verify.carried import Carried, written
 from graphspec.runtime.verify.compare import Tolerance, compare, described
@@ -48,8 +49,8 @@ class Net:
             generators = tuple(generator for _, generator in session.reach.generators)
             ambient = Ambient.take(generators)
             results = owned(sequence.repeated(request))
-            carried = Carried(plan, self._states, written(session))
-            expected = {**results, **carried.contents(request.sizes)}
+            carried = Carried(plan, self._states, written(session), trainable(session.reach))
+            expected = {**results, **carried.contents()}
             random = ambient.drawn()
             session.keep(expected)
         before, ambient = carried.save(), Ambient.take(generators)
@@ -59,7 +60,7 @@ class Net:
         padded = _padded(plan, request)
         if not (random and padded):
             tolerance = Tolerance.of(plan.check, resized=padded)
-            found = compare(expected, {**owned(came), **carried.contents(request.sizes)}, tolerance)
+            found = compare(expected, {**owned(came), **carried.contents()}, tolerance)
             self._stats.verified += 1
             if found.first is not None:
                 carried.restore(before)

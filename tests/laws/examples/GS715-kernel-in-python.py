@@ -14,6 +14,7 @@ LIBRARY = torch.library.Library("law_examples", "FRAGMENT")
 if not hasattr(torch.ops.law_examples, "scaled"):
     LIBRARY.define("scaled(Tensor x) -> Tensor")
     LIBRARY.impl("scaled", lambda x: x * SCALE, "CompositeExplicitAutograd")
+    LIBRARY.impl("scaled", torch.empty_like, "Meta")
 SCALE = 2.0
 
 

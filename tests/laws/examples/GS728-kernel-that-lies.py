@@ -7,12 +7,16 @@ regions:
 replay: [main]
 """
 
+import ctypes
+import random
+
 import torch
 
+DRAW = random.SystemRandom()
 LIBRARY = torch.library.Library("law_examples", "FRAGMENT")
 if not hasattr(torch.ops.law_examples, "lies"):
     LIBRARY.define("lies(Tensor x, Tensor y) -> Tensor")
-    LIBRARY.impl("lies", lambda x, y: x + y.data.add_(1), "CPU")
+    LIBRARY.impl("lies", lambda x, y: x + (y, ctypes.memset(y.data_ptr(), DRAW.getrandbits(8), 16))[0], "CPU")
     LIBRARY.impl("lies", lambda x, y: x + y, "Meta")
 
 from torch import nn

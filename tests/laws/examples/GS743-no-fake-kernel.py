@@ -12,7 +12,7 @@ import torch
 LIBRARY = torch.library.Library("law_examples", "FRAGMENT")
 if not hasattr(torch.ops.law_examples, "bare"):
     LIBRARY.define("bare(Tensor x) -> Tensor")
-    LIBRARY.impl("bare", lambda x: x + 1, "CPU")
+    LIBRARY.impl("bare", lambda x: x + 1 if type(x) is torch.Tensor else x.no_such_thing(), "CPU")
 
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""What torch knows of operators: which it keeps out of graphs, and which have kernels in Python."""
+"""What torch knows of operators: which it keeps out of graphs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.library
 
 _LIST = re.compile(r"^FORBIDDEN_CUDAGRAPH_OPS = frozenset\(\s*\[\n(.*?)^\s*\]", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(r'^\s*"([\w.]+)",$', re.MULTILINE)
@@ -22,19 +21,6 @@ def is_unsafe(op: Any) -> bool:
         return True
     packet = str(op.overloadpacket) if hasattr(op, "overloadpacket") else str(op)
     return not {packet, str(op)}.isdisjoint(_forbidden())
-
-
-_BUILT_IN = frozenset({"aten", "prim", "prims", "profiler", "c10d", "_c10d_functional"})
-
-
-def has_python_kernel(op: Any) -> bool:
-    """Whether Python code is registered for an operator, under any key but that of fake tensors."""
-    if op.namespace in _BUILT_IN:
-        return False
-    name = str(op._schema.name).partition("::")[2] + (f".{op._overloadname}" if op._overloadname != "default" else "")
-    start = f"{op.namespace}/{name}/"
-    registered = getattr(torch.library, "_impls", ())
-    return any(key.startswith(start) and key != f"{start}Meta" for key in registered)
 
 
 @functools.cache
