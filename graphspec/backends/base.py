@@ -57,6 +57,19 @@ class CaptureRequest:
     compile_s: float | None = None
 
 
+@dataclass(frozen=True)
+class Inlet:
+    """Where one input goes: ``view`` at the bucket, and its real rows, ``target``; what else it holds is ``pad``."""
+
+    view: torch.Tensor
+    target: torch.Tensor
+    pad: Any
+
+
+#: Copies tensors into the inlets of a graph, replays it, and gives copies of its results, in one call.
+Serve = Callable[[Sequence["torch.Tensor"]], Sequence["torch.Tensor"]]
+
+
 class CapturedGraph(Protocol):
     """A graph that was captured. Its outputs and replay are valid once the backend has been sealed."""
 
@@ -89,6 +102,9 @@ class CapturedGraph(Protocol):
 
     def update(self, slot: int, value: Any) -> None:
         """Use ``value`` for a slot from the next replay on."""
+
+    def serving(self, inlets: Sequence[Inlet], results: Sequence[torch.Tensor]) -> Serve | None:
+        """A replay with all that is copied before and after it; None where that is no quicker than call by call."""
 
 
 def other_device(device: object, other: Any) -> DeviceError:

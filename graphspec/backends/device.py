@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _pop_mode
 
-from graphspec.backends.base import CaptureRequest, Slot, other_device
+from graphspec.backends.base import CaptureRequest, Inlet, Serve, Slot, other_device
 from graphspec.backends.layout import peak_bytes
 from graphspec.errors import CaptureError, DeviceError, GraphSpecError
 from graphspec.recording.calls import Call, Recorder, Recording
@@ -61,6 +61,10 @@ class DeviceGraph:
         """The graph has memory in this pool until it is reset."""
         self._pool = pool
         pool.graphs += 1
+
+    def serving(self, inlets: Sequence[Inlet], results: Sequence[torch.Tensor]) -> Serve | None:  # noqa: ARG002 - always
+        """None: copies and the replay are queued one by one, and the device works meanwhile."""
+        return None
 
     def reset(self) -> None:
         """Give the graph and its pool back to the device."""

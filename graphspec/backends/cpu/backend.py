@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 import torch
 
-from graphspec.backends.base import CaptureRequest, Slot, other_device
+from graphspec.backends.base import CaptureRequest, Inlet, Serve, Slot, other_device
 from graphspec.backends.cpu.compiling import build
 from graphspec.backends.cpu.compiling.library import Library, LibraryReplayer, operator
 from graphspec.backends.cpu.compiling.lowering import lower, obstacles, overlaps
@@ -81,7 +81,7 @@ class CpuGraph:
     def replay(self) -> None:
         """Issue the recorded calls on the present contents of everything they read."""
         assert self.replayer is not None, "replayed before the round of captures was sealed"
-        if torch.is_autocast_enabled("cpu"):  # what was recorded is already cast; autocast would cast it again
+        if torch._C._is_any_autocast_enabled():  # what was recorded is already cast; autocast would cast it again
             with torch._C._DisableAutocast():
                 self.replayer.run()
         else:
@@ -96,6 +96,15 @@ class CpuGraph:
     def update(self, slot: int, value: Any) -> None:
         """Use ``value`` for a slot from the next replay on."""
         self._writers[slot](value)
+
+    def serving(self, inlets: Sequence[Inlet], results: Sequence[torch.Tensor]) -> Serve | None:
+        """A replay with all that is copied around it in one call into C++, where it is replayed from there."""
+        if not isinstance(self.replayer, Interpreter):
+            return None
+        try:
+            return self.replayer.serving(inlets, results)
+        except (UnsupportedProgramError, RuntimeError):
+            return None
 
 
 class CpuBackend:
