@@ -18,6 +18,7 @@ from graphspec.recording.source import ModuleNames
 from graphspec.runtime.hazards import TraceEnded, Watch, inside_capture, watch
 from graphspec.runtime.hazards.fake import lacks_value
 from graphspec.runtime.holdings.code_names import CodeNames
+from graphspec.runtime.holdings.preserve import Changes
 from graphspec.runtime.holdings.storages import Layout, layout_of
 from graphspec.runtime.opened.context import Context
 from graphspec.runtime.opened.regions import attribute
@@ -259,13 +260,20 @@ class Rehearser:
                 tuple(values.stale),
                 tuple(self.kept.reads(recording, read)),
                 misfits=tuple(values.misfits),
-                changes=self.world.changes(),
+                changes=self._changes(),
                 loaded=self.code.loaded(),
                 gradients=gradients(recording),
                 **more,
             )
 
         return see
+
+    def _changes(self) -> Changes:
+        """What differs on the host, but for gradients where regions train: a run leaves what eager would have left."""
+        changes = self.world.changes()
+        if not self._context.plan.trains:
+            return changes
+        return replace(changes, rebound=tuple(each for each in changes.rebound if not each.name.endswith(".grad")))
 
     def _gradients(self, event: Event) -> Callable[[Recording], tuple[GradientSeen, ...]]:
         """To be called before a region is; gives what makes of its recording what it did with gradients."""
