@@ -158,6 +158,10 @@ class _Capture:
         context, (bucket, events), calls = self._context, self._schedule[0], self._rehearser.calls
         context.gradients.forget()
         trial = self._rehearser.warm_up(bucket, events)
+        if trial.ended is not None:  # not all that is frozen can have a gradient: optimizers may then ask for more
+            calls.rewind()
+            context.gradients.forget(frozen_too=False)
+            trial = self._rehearser.warm_up(bucket, events)
         if trial.ended is not None:
             self._explain(bucket, events, trial)
         created = of_states(self._session.reach, self._session.changes().created)

@@ -273,6 +273,13 @@ class Rehearser:
 
         return see
 
+    def _changes(self) -> Changes:
+        """What differs on the host, but for gradients where regions train: a run leaves what eager would have left."""
+        changes = self.world.changes()
+        if not self._context.plan.trains:
+            return changes
+        return replace(changes, rebound=tuple(each for each in changes.rebound if not each.name.endswith(".grad")))
+
     def _gradients(self, event: Event) -> Callable[[Recording], tuple[GradientSeen, ...]]:
         """To be called before a region is; gives what makes of its recording what it did with gradients."""
         if not self._context.plan.regions[event.region].declared.trains:
