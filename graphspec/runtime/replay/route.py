@@ -18,7 +18,15 @@ from graphspec.runtime.replay.holders import Copied, Holders
 from graphspec.runtime.replay.lending import lender
 from graphspec.runtime.replay.moving import Moving, Sizes
 from graphspec.runtime.replay.stats import Stats
-from graphspec.runtime.replay.steps import EagerReach, EagerSink, EagerSource, EagerStep, GraphStep, Result
+from graphspec.runtime.replay.steps import (
+    EagerReach,
+    EagerSink,
+    EagerSource,
+    EagerStep,
+    GraphStep,
+    KeepingStep,
+    Result,
+)
 from graphspec.runtime.values.axes import Axes, cut, paste
 from graphspec.runtime.values.blocks import Block
 from graphspec.runtime.values.memory import Made, Memory
@@ -57,10 +65,23 @@ class Route:
         self.kept, self.kept_blocks = self._kept(context) if self.padded else ([], [])
         self.with_eager = any(region.eager for region in context.plan.regions.values())
         binder = _Binder(context, memory, graphs, self)
-        self.steps = binder.steps(sequence)
+        self.steps: list[GraphStep | EagerStep | KeepingStep] = [*binder.steps(sequence)]
+        if self.kept and any(isinstance(step, EagerStep) for step in self.steps):
+            self._keep_in_each_step(memory)
         self.program = sequence.program if sequence.loops else None
         self.conditions = binder.conditions
         self.foreign = tuple(binder.foreign)
+
+    def _keep_in_each_step(self, memory: Memory) -> None:
+        """Keep rows around the steps that see them, and not around what eager regions do in between."""
+        rows, blocks = self.kept, self.kept_blocks
+        self.steps = [
+            step
+            if isinstance(step, KeepingStep) or (isinstance(step, EagerStep) and not step.sees_padding)
+            else KeepingStep(step, rows, blocks, memory)
+            for step in self.steps
+        ]
+        self.kept, self.kept_blocks = [], []
 
     def _inlet(self, context: Context, name: str) -> Inlet:
         buffer, view = context.plan.buffers[name].declared, context.buffers.view(name, self.bucket)
