@@ -241,9 +241,13 @@ class _Binder:
         if not shapes:
             return None
 
+        forms = {name: (shape, getattr(torch, declared[name].dtype or "", None)) for name, shape in shapes.items()}
+
         def check(name: str, value: Any) -> None:
-            if name in shapes and (not isinstance(value, torch.Tensor) or value.shape != shapes[name]):
-                check_output(region.name, declared[name], value, shapes[name])
+            form = forms.get(name)
+            if form is None or (isinstance(value, torch.Tensor) and (value.shape, value.dtype) == form):
+                return
+            check_output(region.name, declared[name], value, form[0])
 
         return check
 
@@ -272,6 +276,13 @@ class _Binder:
         axes = Axes.declared(self._context.plan.buffers[name].shape or ())
         of_run = {**dict(own.sizes), **self._sizes_of(region.name)}
         made = Made(region.name, of_run, flatten(view), (view,), (axes,), (block,))
+        if self._context.plan.buffers[name].role == "state" and region.declared.rows == "real":
+            rows = cut(view, axes, sizes, name)  # the others are not the run's
+
+            def put(value: Any) -> None:
+                rows.copy_(value)
+
+            return EagerSink(block, put, made)
         return EagerSink(block, lambda value: paste(view, value, name, own, sizes), made)
 
     # -- what earlier runs made
