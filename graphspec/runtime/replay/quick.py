@@ -29,7 +29,7 @@ from graphspec.runtime.replay.gate import Gate
 from graphspec.runtime.replay.moving import Moving, made_results
 from graphspec.runtime.replay.request import Reader, Remembered, Request, padded_params
 from graphspec.runtime.replay.route import Route
-from graphspec.runtime.replay.steps import EagerStep, GraphStep, ServedStep
+from graphspec.runtime.replay.steps import EagerStep, GraphStep, KeepingStep, ServedStep
 from graphspec.runtime.values.memory import Memory
 
 _is_autocast: Any = torch._C._is_any_autocast_enabled
@@ -68,7 +68,7 @@ class Quick:
         guard: Guard,
         route: Route,
         request: Request,
-        steps: Sequence[GraphStep | EagerStep | ServedStep],
+        steps: Sequence[GraphStep | EagerStep | KeepingStep | ServedStep],
     ) -> None:
         self._backend = around.context.backend
         self._buffers = around.context.buffers
@@ -221,7 +221,7 @@ def quick(
     """The quick way of a route; None where the backend serves none of its graphs in one call."""
     if not pulled("routes") or not reader.repeats:
         return None
-    steps: list[GraphStep | EagerStep | ServedStep] = []
+    steps: list[GraphStep | EagerStep | KeepingStep | ServedStep] = []
     for position, step in enumerate(route.steps):
         served = None
         if isinstance(step, GraphStep):

@@ -18,7 +18,15 @@ from graphspec.runtime.replay.holders import Copied, Holders
 from graphspec.runtime.replay.lending import lender
 from graphspec.runtime.replay.moving import Moving, Sizes
 from graphspec.runtime.replay.stats import Stats
-from graphspec.runtime.replay.steps import EagerReach, EagerSink, EagerSource, EagerStep, GraphStep, Result
+from graphspec.runtime.replay.steps import (
+    EagerReach,
+    EagerSink,
+    EagerSource,
+    EagerStep,
+    GraphStep,
+    KeepingStep,
+    Result,
+)
 from graphspec.runtime.values.axes import Axes, cut, paste
 from graphspec.runtime.values.blocks import Block
 from graphspec.runtime.values.memory import Made, Memory
@@ -57,10 +65,23 @@ class Route:
         self.kept, self.kept_blocks = self._kept(context) if self.padded else ([], [])
         self.with_eager = any(region.eager for region in context.plan.regions.values())
         binder = _Binder(context, memory, graphs, self)
-        self.steps = binder.steps(sequence)
+        self.steps: list[GraphStep | EagerStep | KeepingStep] = [*binder.steps(sequence)]
+        if self.kept and any(isinstance(step, EagerStep) for step in self.steps):
+            self._keep_in_each_step(memory)
         self.program = sequence.program if sequence.loops else None
         self.conditions = binder.conditions
         self.foreign = tuple(binder.foreign)
+
+    def _keep_in_each_step(self, memory: Memory) -> None:
+        """Keep rows around the steps that see them, and not around what eager regions do in between."""
+        rows, blocks = self.kept, self.kept_blocks
+        self.steps = [
+            step
+            if isinstance(step, KeepingStep) or (isinstance(step, EagerStep) and not step.sees_padding)
+            else KeepingStep(step, rows, blocks, memory)
+            for step in self.steps
+        ]
+        self.kept, self.kept_blocks = [], []
 
     def _inlet(self, context: Context, name: str) -> Inlet:
         buffer, view = context.plan.buffers[name].declared, context.buffers.view(name, self.bucket)
@@ -220,9 +241,13 @@ class _Binder:
         if not shapes:
             return None
 
+        forms = {name: (shape, getattr(torch, declared[name].dtype or "", None)) for name, shape in shapes.items()}
+
         def check(name: str, value: Any) -> None:
-            if name in shapes and (not isinstance(value, torch.Tensor) or value.shape != shapes[name]):
-                check_output(region.name, declared[name], value, shapes[name])
+            form = forms.get(name)
+            if form is None or (isinstance(value, torch.Tensor) and (value.shape, value.dtype) == form):
+                return
+            check_output(region.name, declared[name], value, form[0])
 
         return check
 
@@ -251,6 +276,13 @@ class _Binder:
         axes = Axes.declared(self._context.plan.buffers[name].shape or ())
         of_run = {**dict(own.sizes), **self._sizes_of(region.name)}
         made = Made(region.name, of_run, flatten(view), (view,), (axes,), (block,))
+        if self._context.plan.buffers[name].role == "state" and region.declared.rows == "real":
+            rows = cut(view, axes, sizes, name)  # the others are not the run's
+
+            def put(value: Any) -> None:
+                rows.copy_(value)
+
+            return EagerSink(block, put, made)
         return EagerSink(block, lambda value: paste(view, value, name, own, sizes), made)
 
     # -- what earlier runs made

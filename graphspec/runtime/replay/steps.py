@@ -271,6 +271,11 @@ class EagerStep:
         self._reach = reach
         self._padded = plan.declared.rows == "bucket"
 
+    @property
+    def sees_padding(self) -> bool:
+        """Whether the region works on the rows of the bucket."""
+        return self._padded
+
     def run(self, moving: Moving) -> None:
         """Gather what the region reads, call it, hand on what it returns."""
         memory, targets = self._memory, self._reach.targets
@@ -342,3 +347,32 @@ class EagerStep:
         if axes is not None:
             leaves = tuple(cut(leaf, axes, self._reach.sizes, name) for leaf in leaves)
         return tree.rebuild([leaf.clone() for leaf in leaves])
+
+
+class KeepingStep:
+    """A step that sees rows which are not the run's: afterwards they hold what they held before.
+
+    Kept around each such step and not around the run where an eager region comes in between: what that writes there,
+    through a tensor that it has kept of another run, it means.
+    """
+
+    __slots__ = ("_blocks", "_memory", "_rows", "_step", "region")
+
+    def __init__(
+        self, step: GraphStep | EagerStep, rows: Sequence[torch.Tensor], blocks: Sequence[Block], memory: Memory
+    ) -> None:
+        self.region = step.region
+        self._step = step
+        self._rows = rows
+        self._blocks = blocks
+        self._memory = memory
+
+    def run(self, moving: Moving) -> None:
+        """The step, and the rows put back."""
+        before = [(rows, rows.clone()) for rows in self._rows]
+        try:
+            self._step.run(moving)
+        finally:
+            for rows, content in before:
+                rows.copy_(content)
+            self._memory.pull(self._blocks)
