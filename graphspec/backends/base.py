@@ -91,6 +91,16 @@ class CapturedGraph(Protocol):
         """Use ``value`` for a slot from the next replay on."""
 
 
+def other_device(device: object, other: Any) -> DeviceError:
+    """What to raise where pools of another device are to be shared."""
+    from graphspec.errors import DeviceError
+
+    message = (
+        f"pools are shared on one device: the graphs are for {device}, and those of the other runner for {other.device}"
+    )
+    return DeviceError(message, hint=f"open it with device='{other.device}', or without `pool=`")
+
+
 class Backend(Protocol):
     """One kind of device."""
 
@@ -126,6 +136,16 @@ class Backend(Protocol):
 
     def release(self, graphs: Sequence[Any]) -> None:
         """Free graphs that nobody will replay again."""
+
+    def share(self, other: Any, pools: Mapping[str, str]) -> None:
+        """Capture into the memory of another backend from now on; the first of those that share it has no other.
+
+        ``pools`` has the shared pool of each pool. Whoever shares one sees to it that they are used in turns. Raises
+        DeviceError for a backend of another device.
+        """
+
+    def give_back(self) -> None:
+        """Give the memory of freed graphs back to whoever else is on the device."""
 
     def capture(self, request: CaptureRequest) -> CapturedGraph:
         """Capture one graph into its pool, after those captured before it."""

@@ -291,8 +291,6 @@ class Recorder(TorchDispatchMode):
                 kind = type(value).__name__ if wrapped else f"{value.layout} tensor"
                 message = f"region '{self.region}': {func.name()} works on a {kind}, at {where}"
                 hint = "only dense strided tensors can be captured; mark the region eager"
-                if "sparse" in str(value.layout):
-                    hint = "only dense strided tensors can be captured, nor gradients with sparse=True; mark it eager"
                 raise UncapturableError(message, where, hint=hint)
             if born:
                 self.recording._index(value.untyped_storage(), None)

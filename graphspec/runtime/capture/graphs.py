@@ -27,7 +27,7 @@ from graphspec.recording.calls import Recording
 from graphspec.recording.comparison import parting
 from graphspec.runtime.capture.compiled import CompiledRegions
 from graphspec.runtime.capture.first_step import FirstStep
-from graphspec.runtime.capture.proof import Results, another_way, other_results, unexplained
+from graphspec.runtime.capture.proof import Results, another_way, other_results, otherwise_trained, unexplained
 from graphspec.runtime.hazards import hook_findings, inside_capture
 from graphspec.runtime.holdings.preserve import Session, preserve
 from graphspec.runtime.holdings.storages import outside_autocast, quiet
@@ -102,6 +102,7 @@ class _Capture:
         self._first: dict[_Key, Observation] = {}
         self._dry: dict[_Key, Observation] = {}
         self._results: dict[_Key, Results] = {}
+        self._trained: dict[_Key, Results] = {}
         self._schedule = context.plan.schedule
 
     def run(self) -> GraphSet:
@@ -141,7 +142,8 @@ class _Capture:
             regions = [self._context.plan.regions[event.region] for event in events]
             warmups = [0 if region.eager else region.declared.warmup for region in regions]
             for number in range(max(warmups)):
-                if self._rehearser.calls.created_eagerly:
+                # A counter begins anew with every call, and so must the cache that it counts.
+                if self._rehearser.calls.created_eagerly or self._rehearser.counted():
                     self._rehearser.calls.rewind()
                 last = max(at for at, warmup in enumerate(warmups) if number < warmup)
                 # Those with less warm-up too: a later one reads what they make.
@@ -179,7 +181,7 @@ class _Capture:
     def _rehearse(self, bucket: Bucket, events: Sequence[Event]) -> None:
         rehearser, opened = self._rehearser, self._opened
         self._rehearser.calls.rewind()
-        judged = partial(rehearser.judged, bucket, events, keep=partial(_copies_into, self._results))
+        judged = partial(rehearser.judged, bucket, events, keep=self._keep)
         run = judged()
         unread = self._unread.slots(bucket, events, run)
         if unread is not None:
@@ -387,14 +389,31 @@ class _Capture:
                 self._use_captured(event, values)
                 if event.new:
                     self._context.backend.synchronize()
-                    wanted = self._results[event.region, event.bucket]
-                    if found := list(other_results(captured, wanted, self._context.plan.check)):
+                    wanted, allowed = self._results[event.region, event.bucket], self._context.plan.check
+                    found = list(other_results(captured, wanted, allowed))
+                    if captured.gradients is not None and not found:
+                        trained = self._trained[event.region, event.bucket]
+                        found = list(otherwise_trained(event.region, self._weights(), trained, allowed))
+                    if found:
                         raise HazardError(found)
+
+    def _keep(self, event: Event, trees: Mapping[str, Tree]) -> None:
+        """Keep copies of what a judged call returned and trained, before another one may write into it."""
+        _copies_into(self._results, event, trees)
+        if self._context.plan.regions[event.region].declared.trains:
+            self._trained[event.region, event.bucket] = self._weights()
+
+    def _weights(self) -> Results:
+        """Copies of what is trained, and of the gradients there are."""
+        with quiet():
+            leaves = self._rehearser.calls.leaves()
+            weights = {name: [leaf.detach().clone()] for name, leaf in leaves}
+            return weights | {f"{name}.grad": [leaf.grad.clone()] for name, leaf in leaves if leaf.grad is not None}
 
 
 def _left(context: Context, region: str) -> list[tuple[Counter, Any]]:
     """What a call has just left in the numbers of the host that are bound to params."""
-    return [(each, each.read()) for each in context.regions[region].bound() if isinstance(each, Counter)]
+    return [(each, each.read()) for each in context.counters(region)]
 
 
 def _copies_into(results: dict[_Key, Results], event: Event, trees: Mapping[str, Tree]) -> None:

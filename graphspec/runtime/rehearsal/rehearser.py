@@ -20,7 +20,6 @@ from graphspec.runtime.hazards.fake import lacks_value
 from graphspec.runtime.holdings.code_names import CodeNames
 from graphspec.runtime.holdings.preserve import Changes
 from graphspec.runtime.holdings.storages import Layout, layout_of
-from graphspec.runtime.opened.binds import Counter
 from graphspec.runtime.opened.context import Context
 from graphspec.runtime.opened.regions import attribute
 from graphspec.runtime.rehearsal.calls import PassValues, RegionCalls
@@ -284,9 +283,8 @@ class Rehearser:
 
     def counted(self) -> frozenset[str]:
         """The numbers of the host that are bound to params: regions may count on, every call begins with the param."""
-        counters = [each for region in self._context.regions.values() for each in region.bound()]
         reach = self.world.reach
-        return frozenset(name for each in counters if isinstance(each, Counter) for name in each.names(reach))
+        return frozenset(name for each in self._context.counters() for name in each.names(reach))
 
     def _changes(self) -> Changes:
         """What differs on the host since the pass began, but for what is counted."""
