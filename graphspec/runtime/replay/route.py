@@ -10,7 +10,7 @@ import torch
 
 from graphspec import plan as plans
 from graphspec.backends.base import Inlet
-from graphspec.plan import Bucket
+from graphspec.plan import Bucket, concrete
 from graphspec.runtime.opened.context import CapturedRegion, Context, GraphSet
 from graphspec.runtime.replay.conditions import truth
 from graphspec.runtime.replay.foreign import Address, Foreign
@@ -22,6 +22,7 @@ from graphspec.runtime.replay.steps import EagerReach, EagerSink, EagerSource, E
 from graphspec.runtime.values.axes import Axes, cut, paste
 from graphspec.runtime.values.blocks import Block
 from graphspec.runtime.values.memory import Made, Memory
+from graphspec.runtime.values.outputs import check_output
 from graphspec.runtime.values.trees import flatten
 from graphspec.spec import DimSize, Loop
 
@@ -203,8 +204,27 @@ class _Binder:
         self._eager_before = True
         targets = {name: self._target(region, name, own) for name in region.outputs if name in context.buffers.static}
         sizes = {**dict(own.sizes), **self._sizes_of(region.name)}
-        reach = EagerReach(sizes, places, targets, frozenset(wanted), context.plan.buffers)
+        check = self._check(region, dict(own.sizes) if region.declared.rows == "bucket" else sizes)
+        reach = EagerReach(sizes, places, targets, frozenset(wanted), context.plan.buffers, check)
         return EagerStep(context.regions[region.name], region, self._memory, reach)
+
+    def _check(self, region: plans.RegionPlan, sizes: Sizes) -> Callable[[str, Any], None] | None:
+        """Raises MisfitError for what a region returns in another shape than is declared at these sizes."""
+        plan = self._context.plan
+        declared = {name: plan.buffers[name] for name in region.outputs if name in plan.buffers}
+        shapes = {
+            name: concrete(buffer.shape, {**plan.constants, **sizes})
+            for name, buffer in declared.items()
+            if buffer.shape is not None
+        }
+        if not shapes:
+            return None
+
+        def check(name: str, value: Any) -> None:
+            if name in shapes and (not isinstance(value, torch.Tensor) or value.shape != shapes[name]):
+                check_output(region.name, declared[name], value, shapes[name])
+
+        return check
 
     def _buffer_place(self, region: plans.RegionPlan, name: str, own: Bucket) -> EagerSource:
         buffers = self._context.buffers

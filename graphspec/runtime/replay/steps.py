@@ -277,7 +277,7 @@ class EagerStep:
         write_bound(self._bound.bound(), moving.params)
         with SharedModel.inside():
             returned = self._bound({wire.value: self._read(wire.value, moving) for wire in self._plan.reads})
-        memory.flush()
+        memory.flush(self.region)
         memory.clock.tick(memory.stamp(self.region))
         if self._reach.check is not None:
             for name, value in returned.items():
