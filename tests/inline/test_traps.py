@@ -666,6 +666,11 @@ def test_a_parameter_that_is_no_part_of_the_module_gets_its_gradient(applied):
             step(each, inputs(1, 3, 4, seed=number))
         same(model, eager)
     assert found.stats.replays == 3
+    model.linear.weight.register_hook(lambda gradient: gradient * 2)
+    found.recapture()
+    step(model, inputs(1, 3, 4))
+    with pytest.raises(HazardError, match="GS712"):
+        model(*inputs(1, 3, 4))
 
 
 def trained(model, eager, found, steps=4, replays=None, **keys):
