@@ -72,9 +72,9 @@ def capture_pass(
     regions: Sequence[str],
     pool: str,
 ) -> Captured:
-    """Capture what a pass taught. ``installed`` are the modules, ``regions`` the region of ``plan`` that each is of,
-    ``pool`` a name that no other pass has.
+    """Capture what a pass taught. ``installed`` are the modules, ``regions`` the region of ``plan`` that each is of.
 
+    ``pool`` is a name that no other pass has.
     Raises HazardError with every finding, ModelError, CaptureError, DeviceError; nothing is left behind.
     """
     several = [regions.count(region) > 1 for region in regions]

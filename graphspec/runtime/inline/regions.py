@@ -170,7 +170,7 @@ class Backward(PassRegion):
 
 
 def _in_rows(gradients: Sequence[torch.Tensor | None]) -> tuple[tuple[Piece | None, ...], list[torch.Tensor]]:
-    """Gradients one after another, and where each is. A leaf adds them to `.grad`, so that strides are its own choice."""
+    """Gradients one after another, and where each is. Leaves add them to `.grad`, so their strides are free."""
     rows: dict[torch.dtype, list[torch.Tensor]] = {}
     pieces: list[Piece | None] = []
     for gradient in gradients:
