@@ -239,7 +239,15 @@ class Applied:
         self._refuse_hooks()
         try:
             with device_failures(self._backend):
-                captured = capture_pass(self.plan, self.model, self._backend, due, self._installed, self._regions)
+                captured = capture_pass(
+                    self.plan,
+                    self.model,
+                    self._backend,
+                    due,
+                    self._installed,
+                    self._regions,
+                    f"inline {self.stats.captures + 1}" if self.stats.captures else "inline",
+                )
         except HazardError as error:
             found = [placed(self.plan.document, each) for each in error.diagnostics]
             raise type(error)(found) from error.__cause__
