@@ -14,7 +14,7 @@ EMULATOR = sorted((TESTS / "cann").glob("test_*.py"))
 
 @pytest.mark.takes(15)
 def test_updates_options_and_paged_decode_on_the_npu(passes):
-    passes(*(DEVICE / f"{name}.py" for name in ("updates", "options", "paged_decode", "writes", "lifecycle")))
+    passes(*(DEVICE / f"{name}.py" for name in ("updates", "options", "paged_decode", "writes", "lifecycle", "language")))
 
 
 @pytest.mark.takes(25)
