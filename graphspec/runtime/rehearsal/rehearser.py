@@ -220,7 +220,8 @@ class Rehearser:
             recording = recorder.recording
             try:
                 with recorder, self.code.watching():
-                    trees = trees_of(event.region, self.calls.call(event, values))
+                    parts = self.calls.parts(event, values)
+                    trees = trees_of(event.region, self.calls.call(event, values, parts=parts))
                 if not recording.calls and not any(tree.leaves for tree in trees.values()):
                     what = "records no operator and returns no tensor: there is nothing to replay"
                     hint = "mark it `eager: true`, or leave it out of `replay`"
@@ -244,6 +245,11 @@ class Rehearser:
 
         def see(recording: Recording, trees: Mapping[str, Tree], **more: Any) -> Observation:
             self.calls.note_origins(trees, values)
+            parts, changes = values.parts, self.world.changes()
+            moved = parts.changed if parts is not None else frozenset()
+            if moved:  # what stays eager may change what it likes, as an eager region may
+                kept = tuple(change for change in changes.rebound if change.name not in moved)
+                changes = replace(changes, rebound=kept)
             return Observation(
                 event.region,
                 event.bucket,
@@ -259,7 +265,9 @@ class Rehearser:
                 tuple(values.stale),
                 tuple(self.kept.reads(recording, read)),
                 misfits=tuple(values.misfits),
-                changes=self.world.changes(),
+                changes=changes,
+                parts=parts.seen if parts is not None else (),
+                moved=moved,
                 loaded=self.code.loaded(),
                 gradients=gradients(recording),
                 **more,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -77,9 +76,7 @@ class GraphStep:
         self._bound = bound
         self.region = captured.plan.region
         self._captured = captured
-        self._replay = captured.graph.replay
-        if (gradients := captured.gradients) is not None:
-            self._replay = partial(gradients.around, captured.graph.replay)
+        self._replay = captured.replaying()
         self._stamp = captured.homes.stamp
         self._clock = memory.clock
         self._memory = memory
@@ -89,7 +86,7 @@ class GraphStep:
 
     def run(self, moving: Moving) -> None:
         """Refresh the update slots, replay, and take the results. Raises ReplayError for an operator that failed."""
-        if self._captured.bindings:
+        if self._captured.bindings or self._captured.parts is not None:
             self._captured.refresh(moving.params)
         if self._bound:
             write_bound(self._bound, moving.params)
