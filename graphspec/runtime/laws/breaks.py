@@ -31,7 +31,7 @@ def frozen_arguments(_: Facts, pair: Pair) -> Iterator[Diagnostic]:
             part = pair.second.parts[given.part]
             value = part.host[given.argument]
             message = (
-                f"region '{pair.region}' gives '{part.name}' a {type(value).__name__} that it makes anew in every call,"
+                f"region '{pair.region}' gives '{part.name}' a host value ({type(value).__name__}) that it makes anew,"
                 f" at {part.place}: a replay would give it that of the capture"
             )
             hint = "pass it in as a param, or let the part that stays eager read it itself"

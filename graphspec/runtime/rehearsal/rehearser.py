@@ -203,6 +203,7 @@ class Rehearser:
             outputs=_seen(trees),
             origins=origins,
             copies=copies,
+            parts=values.parts.seen if values.parts is not None else (),
             gradients=gradients(recorder.recording),
         )
 

@@ -87,7 +87,7 @@ def test_a_released_runner_gives_its_pools_back_to_the_device_and_wakes_up(case)
             runner.run(x=x)
         torch.testing.assert_close(runner.state["h"], h)
         runner.capture()
-    assert len(set(asleep[1:])) == 1
+    assert asleep[-1] <= asleep[0] + (8 << 20)
 
 
 def test_a_draft_in_the_pools_of_its_target_takes_less_memory_and_both_are_right(case):
