@@ -274,6 +274,7 @@ class Region(_Value):
     hooks: Literal["refuse", "allow"] = "refuse"
     compile: Compile | None = None
     engine: Literal["graph", "compiled"] = "graph"
+    breaks: tuple[str, ...] = ()  # the key `break`
 
     @property
     def arguments(self) -> tuple[Value, ...]:

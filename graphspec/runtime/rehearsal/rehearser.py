@@ -209,6 +209,7 @@ class Rehearser:
             outputs=_seen(trees),
             origins=origins,
             copies=copies,
+            parts=values.parts.seen if values.parts is not None else (),
             gradients=gradients(recorder.recording),
         )
 
@@ -226,7 +227,8 @@ class Rehearser:
             recording = recorder.recording
             try:
                 with recorder, self.code.watching():
-                    trees = trees_of(event.region, self.calls.call(event, values))
+                    parts = self.calls.parts(event, values)
+                    trees = trees_of(event.region, self.calls.call(event, values, parts=parts))
                 if not recording.calls and not any(tree.leaves for tree in trees.values()):
                     what = "records no operator and returns no tensor: there is nothing to replay"
                     hint = "mark it `eager: true`, or leave it out of `replay`"
@@ -250,6 +252,11 @@ class Rehearser:
 
         def see(recording: Recording, trees: Mapping[str, Tree], **more: Any) -> Observation:
             self.calls.note_origins(trees, values)
+            parts, changes = values.parts, self._changes()
+            moved = parts.changed if parts is not None else frozenset()
+            if moved:  # what stays eager may change what it likes, as an eager region may
+                kept = tuple(change for change in changes.rebound if change.name not in moved)
+                changes = replace(changes, rebound=kept)
             return Observation(
                 event.region,
                 event.bucket,
@@ -265,20 +272,15 @@ class Rehearser:
                 tuple(values.stale),
                 tuple(self.kept.reads(recording, read)),
                 misfits=tuple(values.misfits),
-                changes=self._changes(),
+                changes=changes,
+                parts=parts.seen if parts is not None else (),
+                moved=moved,
                 loaded=self.code.loaded(),
                 gradients=gradients(recording),
                 **more,
             )
 
         return see
-
-    def _changes(self) -> Changes:
-        """What differs on the host, but for gradients where regions train: a run leaves what eager would have left."""
-        changes = self.world.changes()
-        if not self._context.plan.trains:
-            return changes
-        return replace(changes, rebound=tuple(each for each in changes.rebound if not each.name.endswith(".grad")))
 
     def _gradients(self, event: Event) -> Callable[[Recording], tuple[GradientSeen, ...]]:
         """To be called before a region is; gives what makes of its recording what it did with gradients."""
@@ -294,9 +296,13 @@ class Rehearser:
         return frozenset(name for each in self._context.counters() for name in each.names(reach))
 
     def _changes(self) -> Changes:
-        """What differs on the host since the pass began, but for what is counted."""
-        changes, counted = self.world.changes(), self.counted()
-        return replace(changes, rebound=tuple(each for each in changes.rebound if each.name not in counted))
+        """What differs on the host since the pass began, but for what is counted.
+
+        And but for gradients where regions train: a run leaves there what eager would have left.
+        """
+        changes, counted, trains = self.world.changes(), self.counted(), self._context.plan.trains
+        rebound = (each for each in changes.rebound if each.name not in counted)
+        return replace(changes, rebound=tuple(each for each in rebound if not (trains and each.name.endswith(".grad"))))
 
     def _originals(self, values: PassValues) -> dict[int, str]:
         """The storages in which the eager values lie that a region has copies of; of a copied buffer, the buffer's."""
