@@ -6,6 +6,7 @@ the parameters of a training step.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -41,9 +42,21 @@ class Carried:
         }
         known = {_storage(tensor) for _, tensor in declared.values()}
         self._tensors = {label: tensor for label, (_, tensor) in declared.items()}
-        self._tensors |= {name: tensor for name, tensor in others.items() if _storage(tensor) not in known}
+        given = {buffer.declared.attr for buffer in plan.buffers.values() if buffer.role == "input"}
+        self._tensors |= {
+            name: tensor for name, tensor in others.items() if _storage(tensor) not in known and name not in given
+        }
         scratch = scratch_rows(plan)
         self._scratch = {label: scratch[name] for label, (name, _) in declared.items() if name in scratch}
+
+    def joined(self, others: Mapping[str, torch.Tensor], trained: Sequence[Named]) -> Carried:
+        """The same with more tensors of the model."""
+        made = copy.copy(self)
+        known = {_storage(tensor) for tensor in self._tensors.values()}
+        made._tensors = {**{n: t for n, t in others.items() if _storage(t) not in known}, **self._tensors}
+        if made._trained:
+            made._trained = list({id(tensor): (name, tensor) for name, tensor in (*trained, *self._trained)}.values())
+        return made
 
     def save(self) -> Saved:
         """Every tensor with a copy of its content."""
@@ -98,7 +111,7 @@ def _numbered(name: str, number: int) -> str:
 
 
 def written_by(model: Any, calls: Iterable[Callable[[], object]]) -> tuple[dict[str, torch.Tensor], list[Named]]:
-    """What these calls write of the model, and what of it may have a gradient; each is made without a trace.
+    """The tensors of the model that these calls write, and what of it may have a gradient; each leaves no trace.
 
     What a first call creates, such as the state of an optimizer, stays at its creation value: what the next one writes
     of it is found by making them again.
