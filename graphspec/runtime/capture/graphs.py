@@ -160,12 +160,7 @@ class _Capture:
     def _try_training(self) -> None:
         """See which gradients there are, and begin from a state in which a first step is what a later one is."""
         context, (bucket, events), calls = self._context, self._schedule[0], self._rehearser.calls
-        context.gradients.forget()
-        trial = self._rehearser.warm_up(bucket, events)
-        if trial.ended is not None:  # not all that is frozen can have a gradient: optimizers may then ask for more
-            calls.rewind()
-            context.gradients.forget(frozen_too=False)
-            trial = self._rehearser.warm_up(bucket, events)
+        trial = self._rehearser.trial(bucket, events)
         if trial.ended is not None:
             self._explain(bucket, events, trial)
         created = of_states(self._session.reach, self._session.changes().created)

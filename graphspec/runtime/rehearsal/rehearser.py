@@ -33,7 +33,7 @@ from graphspec.runtime.rehearsal.observation import (
     Skipped,
 )
 from graphspec.runtime.rehearsal.world import World
-from graphspec.runtime.training.gradients import GradientSeen, offered
+from graphspec.runtime.training.gradients import Generosity, GradientSeen, offered
 from graphspec.runtime.values.eager_copies import EagerCopies
 from graphspec.runtime.values.outputs import trees_of
 from graphspec.runtime.values.trees import Tree
@@ -71,6 +71,20 @@ class Rehearser:
     ) -> Rehearsal:
         """A pass in which models make what they make lazily; calls are recorded and not judged."""
         return self._pass(bucket, events, number, partial(self._recorded, keep=keep), eager=self._called)
+
+    def trial(self, bucket: Bucket, events: Sequence[Event]) -> Rehearsal:
+        """A pass that shows which tensors get a gradient in which region: the first of a capture.
+
+        An optimizer may fail where a parameter has a gradient that had none in its steps before: it is given fewer.
+        """
+        levels: tuple[Generosity, ...] = ("all", "trained", "made")
+        for generous in levels:
+            self._context.gradients.forget(generous)
+            run = self.warm_up(bucket, events)
+            if run.ended is None or generous == levels[-1]:
+                return run
+            self.calls.rewind()
+        raise AssertionError
 
     def judged(
         self, bucket: Bucket, events: Sequence[Event], judging: Judging = lambda _: None, keep: Keep = lambda *_: None
