@@ -80,17 +80,24 @@ def compile(spec: Spec) -> Plan:  # noqa: A001 - the name of the stage
 
 
 def open(  # noqa: A001
-    path: str | Path | Spec, *, model: Any = None, device: str | torch.device | None = None, capture: bool = True
+    path: str | Path | Spec,
+    *,
+    model: Any = None,
+    device: str | torch.device | None = None,
+    capture: bool = True,
+    pool: Runner | None = None,
 ) -> Runner:
     """Open a spec: build the model (or take ``model``), allocate every buffer, capture every graph.
 
     ``path`` may also be a `Spec`. ``device`` overrides the spec's. With ``capture=False`` nothing is captured until
-    `Runner.capture`. Raises a subclass of GraphSpecError.
+    `Runner.capture`. ``pool`` is a runner whose pools are shared: one memory for both, which run one after the other.
+    Raises a subclass of GraphSpecError.
     """
     from graphspec.runtime.building.devices import device_name
     from graphspec.runtime.runner import open_spec
 
-    return open_spec(path, model=model, device=None if device is None else device_name(device), capture=capture)
+    named = None if device is None else device_name(device)
+    return open_spec(path, model=model, device=named, capture=capture, pool=pool)
 
 
 def apply(model: Any, path: str | Path | Spec, *, device: str | torch.device | None = None) -> Applied:

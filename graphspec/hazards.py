@@ -66,8 +66,8 @@ _READ = Hazard(
 _BRANCH = replace(
     _READ,
     hint="compute both sides and choose with torch.where(condition, a, b); a choice of the host is a param with "
-    "`specialize: true`; a loop that ends by a value is one of the host: its body is a region in a sequence of its "
-    "own, which returns the value",
+    "`specialize: true`; a loop that ends by a value is one of the host: its body is a region that returns the "
+    "value, and `replay` has the loop, `{while: VALUE, do: [...]}`",
 )
 _NUMBER = replace(
     _READ, hint="keep it a 0-d tensor: torch operators take one where they take a number; or pass the number as a param"

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _pop_mode
 
-from graphspec.backends.base import CaptureRequest, Slot
+from graphspec.backends.base import CaptureRequest, Inlet, Serve, Slot, other_device
 from graphspec.backends.layout import peak_bytes
 from graphspec.errors import CaptureError, DeviceError, GraphSpecError
 from graphspec.recording.calls import Call, Recorder, Recording
@@ -24,15 +24,15 @@ from graphspec.spec import CaptureOptions
 class DeviceGraph:
     """One captured device graph, with the tensors on its memory that must outlive the capture."""
 
-    compile_s: float | None = None
-
     def __init__(
         self, backend: DeviceBackend, request: CaptureRequest, graph: Any, recording: Recording, outputs: Any
     ) -> None:
         self._module, self._device = backend.module, backend.device
         self._current_device = backend.current_device()
         self.request = request
+        self.compile_s = request.compile_s
         self.graph = graph
+        self._pool: DevicePool | None = None
         self.recording = recording
         self.outputs = tuple(output.detach() for output in outputs)
         refs = [recording.ref(output) for output in outputs]
@@ -57,17 +57,44 @@ class DeviceGraph:
         """Use ``value`` for a slot from the next replay on."""
         raise NotImplementedError
 
+    def join(self, pool: DevicePool) -> None:
+        """The graph has memory in this pool until it is reset."""
+        self._pool = pool
+        pool.graphs += 1
+
+    def serving(self, inlets: Sequence[Inlet], results: Sequence[torch.Tensor]) -> Serve | None:  # noqa: ARG002 - always
+        """None: copies and the replay are queued one by one, and the device works meanwhile."""
+        return None
+
     def reset(self) -> None:
         """Give the graph and its pool back to the device."""
+        if self._pool is not None:
+            self._pool.graphs -= 1
+            self._pool = None
         self.outputs = ()
         self.born = []
         self.graph.reset()
+
+
+class DevicePool:
+    """A pool of the device's allocator. It is freed with the last of its graphs, so the next one begins a new pool."""
+
+    def __init__(self) -> None:
+        self.graphs = 0
+        self._handle: Any = None
+
+    def handle(self, module: Any) -> Any:
+        """What names the pool to the allocator."""
+        if self.graphs == 0:
+            self._handle = module.graph_pool_handle()
+        return self._handle
 
 
 class DeviceBackend:
     """Captures into device graphs. ``module`` is ``torch.cuda`` or ``torch.npu``."""
 
     name = "device"
+    compiles_recordings = False
 
     def __init__(self, module: Any, index: int, options: CaptureOptions) -> None:
         self.module = module
@@ -76,7 +103,8 @@ class DeviceBackend:
         self._options = options
         with self.active():
             self._stream = module.Stream()
-        self._pools: dict[str, Any] = {}
+        self._pools: dict[str, DevicePool] = {}
+        self._shared: Mapping[str, str] = {}
         self._graphs: list[DeviceGraph] = []
         self._round: list[DeviceGraph] = []
 
@@ -141,13 +169,13 @@ class DeviceBackend:
         """
         if self._options.gc:
             gc.collect()
-        pool = self._pools.get(request.graph.pool)
-        if pool is None:
-            pool = self._pools[request.graph.pool] = self.module.graph_pool_handle()
+        name = request.graph.pool
+        pool = self._pools.setdefault(self._shared.get(name, name), DevicePool())
         graph = self.new_graph()
-        recorder = Recorder(request.graph.region, request.names)
-        outputs = self._record(request, graph, pool, recorder)
+        recorder = Recorder(request.graph.region, request.names, compiled=request.compiler is not None)
+        outputs = self._record(request, graph, pool.handle(self.module), recorder)
         captured = self.captured(request, graph, recorder.recording, outputs)
+        captured.join(pool)
         self._round.append(captured)
         return captured
 
@@ -166,8 +194,22 @@ class DeviceBackend:
 
     def release(self, graphs: Sequence[DeviceGraph]) -> None:
         """Reset graphs that nobody will replay again."""
-        self._graphs = [graph for graph in self._graphs if not any(graph is gone for gone in graphs)]
+        gone = {id(graph) for graph in graphs}
+        self._graphs = [graph for graph in self._graphs if id(graph) not in gone]
         _reset(graphs)
+
+    def share(self, other: Any, pools: Mapping[str, str]) -> None:
+        """Capture into the pools of another backend, on its stream: the allocator keeps memory by stream."""
+        if other is not None:
+            if other.device != self.device:
+                raise other_device(self.device, other)
+            self._pools, self._stream = other._pools, other._stream
+        self._shared = pools
+
+    def give_back(self) -> None:
+        """The allocator keeps what freed graphs used until it is told otherwise."""
+        self.synchronize()
+        self.module.empty_cache()
 
     def synchronize(self) -> None:
         """Wait for everything on this device."""
@@ -198,7 +240,6 @@ class DeviceBackend:
             self.synchronize()
         finally:
             graphs, self._graphs, self._round = [*self._round, *self._graphs], [], []
-            self._pools = {}
             _reset(graphs)
 
     # -- one capture

@@ -30,6 +30,7 @@ from graphspec.runtime.opened.regions import UnboundError, bind_regions
 from graphspec.runtime.opened.states import States
 from graphspec.runtime.padding.law import padded_runs
 from graphspec.runtime.ranks import agree
+from graphspec.runtime.replay.commons import Commons
 from graphspec.runtime.replay.failures import device_failures
 from graphspec.runtime.replay.gate import Gate
 from graphspec.runtime.replay.request import Remembered
@@ -48,6 +49,7 @@ def open_spec(
     model: Any = None,
     device: str | None = None,
     capture: bool = True,
+    pool: Runner | None = None,
     progress: Progress | None = None,
     compile: bool = True,
     compiling: Callable[[plans.Graph], None] | None = None,
@@ -57,6 +59,8 @@ def open_spec(
     ``model`` replaces what the factory would return. ``device`` overrides the spec's. With ``capture=False`` nothing
     is captured until `Runner.capture`. With ``compile=False`` regions that name a compiler are captured as they are;
     ``compiling`` is called with each graph that has to be compiled, which takes minutes.
+    ``pool`` is a runner whose pools are shared: those of the same name are one, and
+    the others are taken in order. The two take turns, and closing one leaves the other as it is.
 
     Raises SpecError (the file), ModelError (the user's code), WeightsError, HazardError (what a graph cannot repeat),
     CaptureError and DeviceError.
@@ -64,7 +68,9 @@ def open_spec(
     if (region := capturing()) is not None:
         raise ReplayError(f"a spec cannot be opened while region '{region}' is being captured")
     plan = _compiled(path)
-    backend = open_backend(device or plan.device, plan)
+    if pool is not None:
+        _refuse_no_runner(pool)
+    backend = open_backend(device or _device_of(plan, pool), plan)
     plan, warnings = compiled_on(plan, backend.name) if compile else (uncompiled(plan), [])
     try:
         with without_broken_torch_npu(), outside_inference(), device_failures(backend):
@@ -75,8 +81,13 @@ def open_spec(
             regions, wrong = bind_regions(plan, built)
             _refuse_unbound(plan, wrong)
             buffers.adopt_inputs(built)
-            context = Context(plan, built, regions, buffers, backend, warnings, compiling=compiling or (lambda _: None))
+            turn = None if pool is None else pool._context.shared.turn
+            context = Context(
+                plan, built, regions, buffers, backend, warnings, turn=turn, compiling=compiling or (lambda _: None)
+            )
             runner = Runner(context, progress)
+            if pool is not None:
+                runner._share(pool)
         if capture:
             runner.capture()
     except BaseException:
@@ -84,6 +95,22 @@ def open_spec(
             backend.close()
         raise
     return runner
+
+
+def _refuse_no_runner(pool: Any) -> None:
+    if not isinstance(pool, Runner):
+        message = f"pool takes a runner, and a {type(pool).__name__} came"
+        raise InputError(message, hint="give what graphspec.open returned for the other spec")
+    pool._gate.refuse_other_process()
+    if pool._gate.closed:
+        raise ReplayError(
+            "the runner whose pools are to be shared is closed", hint="open it again, or leave `pool` out"
+        )
+
+
+def _device_of(plan: plans.Plan, pool: Runner | None) -> str:
+    """The spec's device; where it leaves that open, that of the runner with which pools are shared."""
+    return plan.device if pool is None or plan.device != "auto" else str(pool.device)
 
 
 def _refuse_unbound(plan: plans.Plan, wrong: list[UnboundError]) -> None:
@@ -109,6 +136,7 @@ class Runner:
         self._memory = Memory(context.plan, context.buffers, context.shared.clock)
         self.stats = Stats()
         self._variants = Variants(context, self._memory, self.stats, progress, padded_runs)
+        self._gate.leave = self._variants.leave
         self.state = States(context.plan, context.buffers, self._memory, context.shared)
         net = Net(context, self.state, self._gate, self.stats)
         inline = any(region.declared.inline for region in context.plan.regions.values())
@@ -119,6 +147,7 @@ class Runner:
         self.sequences: Mapping[str, BoundSequence] = {
             name: BoundSequence(opened, sequence) for name, sequence in context.plan.sequences.items()
         }
+        self._single = next(iter(self.sequences.values())) if len(self.sequences) == 1 else None
 
     # -- running
 
@@ -130,7 +159,7 @@ class Runner:
         the run then pads; results still have the sizes of the inputs.
         Raises InputError (nothing was run), GuardError (something was moved: see `recapture`), OrderError.
         """
-        return self._only().served(inputs)
+        return (self._single or self._only()).served(inputs)
 
     def verify(self, **inputs: Any) -> dict[str, Any]:
         """Run the spec's one sequence twice: by the model's own code, which leaves no trace, and by its graphs.
@@ -170,13 +199,13 @@ class Runner:
 
     def reset(self) -> None:
         """Put every state back to its initial content."""
-        with self.entered():
+        with self.entered(captured=not self._gate.released):
             self.state.reset()
 
     # -- capture
 
     def capture(self, *, padding: bool = True) -> None:
-        """Capture every graph that has not been captured yet.
+        """Capture every graph that has not been captured yet, or was released.
 
         ``padding``: show that padded rows reach nothing. Without it nobody does: `graphspec run` does so by itself.
         """
@@ -184,9 +213,20 @@ class Runner:
         with self.entered(captured=False), without_broken_torch_npu():
             if not self._gate.captured:
                 agree(self._context.plan)
-                for variant in self._variants.opened():
-                    self._variants.graphs(variant)
-                self._gate.captured = True
+                self._variants.capture()
+                self._gate.captured, self._gate.released = True, False
+
+    def release(self) -> None:
+        """Give the memory of all graphs and pools back, and keep buffers, states and what runs remember.
+
+        A run is an error until `capture` makes the graphs again. Lent results and values that a later run may read keep
+        their content. Releasing twice is fine.
+        """
+        with self.entered(captured=False):
+            if self._gate.captured:
+                self._gate.captured, self._gate.released = False, True
+                self._variants.release()
+                self._context.backend.give_back()
 
     def recapture(self) -> None:
         """Capture everything anew, over the tensors the model has now. States keep their content."""
@@ -200,7 +240,7 @@ class Runner:
 
         Raises WeightsError naming every tensor that does not fit; then the old weights are untouched.
         """
-        with self.entered():
+        with self.entered(captured=not self._gate.released):
             kinds: Any = (str, Path, Mapping)  # what the types promise is not what comes
             if not isinstance(weights, kinds):
                 message = f"load_weights takes a file or a mapping of tensors, and a {type(weights).__name__} came"
@@ -264,6 +304,8 @@ class Runner:
         self._gate.closed = True
         with device_failures(self._context.backend), contextlib.ExitStack() as stack:
             stack.callback(self._context.backend.close)
+            if self._gate.commons is not None:
+                stack.callback(self._gate.commons.forget, self._gate)
             stack.callback(self._variants.clear)
             if self.inline is not None:
                 self.inline.undo()
@@ -289,12 +331,24 @@ class Runner:
     def __reduce__(self) -> NoReturn:
         raise ReplayError("a runner cannot be pickled: its graphs hold addresses", hint="open the spec again there")
 
+    def _share(self, other: Runner) -> None:
+        """Capture into the pools of another runner. Before anything is captured."""
+        with other._gate.turn():
+            commons = other._gate.commons
+            if commons is None:
+                commons = other._gate.commons = Commons(other.plan.pools)
+                other._context.backend.share(None, {name: name for name in other.plan.pools})
+                commons.members.add(other._gate)
+            self._context.backend.share(other._context.backend, commons.places(self.plan.pools))
+            self._gate.commons = commons
+            commons.members.add(self._gate)
+            commons.enter(other._gate)
+
     def _only(self) -> BoundSequence:
-        if len(self.sequences) != 1:
-            names = ", ".join(f'runner["{name}"](...)' for name in self.sequences)
-            raise InputError("this spec has several sequences", hint=f"call one of them: {names}")
-        (sequence,) = self.sequences.values()
-        return sequence
+        if self._single is not None:
+            return self._single
+        names = ", ".join(f'runner["{name}"](...)' for name in self.sequences)
+        raise InputError("this spec has several sequences", hint=f"call one of them: {names}")
 
     def entered(self, *, captured: bool = True) -> AbstractContextManager[None]:
         """Around anything that uses the graphs: one thread at a time, and alone with the model."""

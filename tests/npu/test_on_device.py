@@ -13,8 +13,15 @@ EMULATOR = sorted((TESTS / "cann").glob("test_*.py"))
 
 
 @pytest.mark.takes(15)
-def test_updates_options_and_paged_decode_on_the_npu(passes):
-    passes(*(DEVICE / f"{name}.py" for name in ("updates", "options", "paged_decode", "writes", "lifecycle")))
+def test_updates_options_paged_decode_and_training_on_the_npu(passes):
+    passes(
+        *(DEVICE / f"{name}.py" for name in ("updates", "options", "paged_decode", "writes", "lifecycle", "training"))
+    )
+
+
+@pytest.mark.takes(20)
+def test_what_npugraph_ex_compiles_is_captured_with_every_guarantee(passes):
+    passes(DEVICE / "compiled.py")
 
 
 @pytest.mark.takes(25)

@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 import torch
 
-from graphspec.backends.base import CaptureRequest, Slot
+from graphspec.backends.base import CaptureRequest, Inlet, Serve, Slot, other_device
 from graphspec.backends.cpu.compiling import build
 from graphspec.backends.cpu.compiling.library import Library, LibraryReplayer, operator
 from graphspec.backends.cpu.compiling.lowering import lower, obstacles, overlaps
@@ -46,6 +46,7 @@ class Arena:
 
     pool: str
     memory: torch.Tensor
+    owner: object = None
     constant_bytes: int = 0
 
 
@@ -80,7 +81,7 @@ class CpuGraph:
     def replay(self) -> None:
         """Issue the recorded calls on the present contents of everything they read."""
         assert self.replayer is not None, "replayed before the round of captures was sealed"
-        if torch.is_autocast_enabled("cpu"):  # what was recorded is already cast; autocast would cast it again
+        if torch._C._is_any_autocast_enabled():  # what was recorded is already cast; autocast would cast it again
             with torch._C._DisableAutocast():
                 self.replayer.run()
         else:
@@ -96,11 +97,21 @@ class CpuGraph:
         """Use ``value`` for a slot from the next replay on."""
         self._writers[slot](value)
 
+    def serving(self, inlets: Sequence[Inlet], results: Sequence[torch.Tensor]) -> Serve | None:
+        """A replay with all that is copied around it in one call into C++, where it is replayed from there."""
+        if not isinstance(self.replayer, Interpreter):
+            return None
+        try:
+            return self.replayer.serving(inlets, results)
+        except (UnsupportedProgramError, RuntimeError):
+            return None
+
 
 class CpuBackend:
     """Graphs on the CPU. ``replayer`` forces one way of issuing; ``auto`` takes C++ where it proves right."""
 
     name = "cpu"
+    compiles_recordings = True
 
     def __init__(self, replayer: Literal["auto", "interpreter", "python"] = "auto") -> None:
         self.device = torch.device("cpu")
@@ -110,6 +121,8 @@ class CpuBackend:
         self._round: list[CpuGraph] = []
         self._arenas: WeakSet[Arena] = WeakSet()
         self._born: dict[int, tuple[CpuGraph, int]] = {}
+        self._shared: Mapping[str, str] = {}
+        self._commons: dict[str, WeakSet[Arena]] = {}
 
     def updatable(self, call: Call) -> tuple[str, ...] | None:  # noqa: ARG002 - the same for every call
         """Any argument of any call can be updated."""
@@ -136,6 +149,19 @@ class CpuBackend:
         yield
 
     def release(self, graphs: Sequence[CpuGraph]) -> None:
+        """Nothing to do: arenas go with their graphs."""
+
+    def share(self, other: Any, pools: Mapping[str, str]) -> None:
+        """Lay arenas over those of another backend, where they fit in."""
+        if other is not None:
+            if not isinstance(other, CpuBackend):
+                raise other_device(self.name, other)
+            self._commons = other._commons
+        self._shared = pools
+        for arena in self._arenas:
+            self._known(arena)
+
+    def give_back(self) -> None:
         """Nothing to do: arenas go with their graphs."""
 
     def capture(self, request: CaptureRequest) -> CpuGraph:
@@ -169,8 +195,10 @@ class CpuBackend:
             lives = _lives(graph, handed_on.get(id(graph), {}))
             graph.offsets = layout.place(graph.request.graph.index, lives)
             graph.bytes = max((graph.offsets[life.storage] + life.bytes for life in lives), default=0)
-        arenas = {pool: Arena(pool, torch.empty(layout.size, dtype=torch.uint8)) for pool, layout in layouts.items()}
+        arenas = {pool: Arena(pool, self._memory(pool, layout.size), self) for pool, layout in layouts.items()}
         self._arenas.update(arenas.values())
+        for arena in arenas.values():
+            self._known(arena)
         for graph in self._round:
             graph.arena = arenas[graph.request.graph.pool]
         for graph in self._round:
@@ -209,10 +237,24 @@ class CpuBackend:
         """Nothing to free: arenas go with their graphs."""
         self.abandon()
 
+    def _memory(self, pool: str, size: int) -> torch.Tensor:
+        """Memory for an arena: the largest that other backends have in the same shared pool, or some of its own."""
+        if pool in self._shared:
+            arenas = [arena for arena in self._commons.get(self._shared[pool], ()) if arena.owner is not self]
+            largest = max(arenas, key=lambda arena: arena.memory.nbytes, default=None)
+            if largest is not None and largest.memory.nbytes >= size:
+                return largest.memory
+        return torch.empty(size, dtype=torch.uint8)
+
+    def _known(self, arena: Arena) -> None:
+        """Others that share the pool may lie over this arena."""
+        if arena.pool in self._shared:
+            self._commons.setdefault(self._shared[arena.pool], WeakSet()).add(arena)
+
     def _compile(self, graph: CpuGraph) -> None:
         """Put one call of a compiled library in the place of all that a graph issues, where its region asks for it."""
         request, recording = graph.request, graph.recording
-        if request.compiler is None or not graph.issues:
+        if request.compiler is None or not recording.calls:
             return
         region = request.graph.region
         for obstacle in obstacles(recording):
@@ -231,7 +273,7 @@ class CpuBackend:
         reads, writes = lowered.arguments[: lowered.reads], lowered.arguments[lowered.reads :]
         args = (built.library.number, reads, writes)
         call = Call(operator(), args, {}, (), tuple(ref.storage for ref in lowered.results), recording.calls[-1].site)
-        graph.issues = [Issue(call, call.op, args)]
+        graph.issues, graph.constants = [Issue(call, call.op, args)], []
         graph.library, graph.compile_s = built.library, built.seconds
 
     def _links(self, recording: Recording) -> dict[int, tuple[CpuGraph, int]]:

@@ -39,9 +39,10 @@ class BoundTensor:
 
 @dataclass(frozen=True)
 class Counter:
-    """A number or text of the host: ``key`` of ``owner``, an attribute, an entry or an item."""
+    """A number or text of the host, at ``path``: ``key`` of ``owner``, an attribute, an entry or an item."""
 
     param: str
+    path: str
     owner: Any
     key: Any
 
@@ -91,11 +92,12 @@ def refuse_unfit(bound: Iterable[Bound], region: language.Region, plan: Plan) ->
             continue
         param, value = plan.params[each.param], each.read()
         if not param.specialize:
-            message = f"{what}: '{each.key}' is {value!r} on the host, which decides what the code does"
-            hint = f"give each value its own graphs, `{param.name}: {{..., specialize: true}}`, or keep it in a tensor"
+            message = f"{what}: {each.path} is a {type(value).__name__} of the host, which decides what the code does"
+            hint = f"keep it in a tensor, torch.tensor({value!r}); or give each value graphs of its own, "
+            hint += f"`{param.name}: {{..., specialize: true}}`"
             raise ModelError(message, hint=hint)
         if type(value) not in _KINDS[param.type]:
-            message = f"{what}: '{each.key}' is {value!r}, and the param '{param.name}' is of type {param.type}"
+            message = f"{what}: {each.path} is {value!r}, and the param '{param.name}' is of type {param.type}"
             raise ModelError(message, hint="give the param the type of what is there")
 
 
@@ -116,5 +118,5 @@ def _counter(model: Any, path: str, param: str, what: str) -> Counter:
     above, _, last = path.rpartition(".")
     (owner,) = matching(model, above, what).values()
     if isinstance(owner, Mapping):
-        return Counter(param, owner, last if last in owner else int(last))
-    return Counter(param, owner, int(last) if isinstance(owner, MutableSequence) else last)
+        return Counter(param, path, owner, last if last in owner else int(last))
+    return Counter(param, path, owner, int(last) if isinstance(owner, MutableSequence) else last)

@@ -16,7 +16,7 @@ from graphspec.plan import Bucket, Variant, concrete
 from graphspec.runtime.holdings.code_names import LoadedNames
 from graphspec.runtime.opened.binds import Counter
 from graphspec.runtime.opened.regions import BoundRegion
-from graphspec.runtime.opened.sharing import SharedModel
+from graphspec.runtime.opened.sharing import SharedModel, Turn
 from graphspec.runtime.training.gradients import Gradients
 from graphspec.runtime.training.replayed import ReplayedGradients
 from graphspec.runtime.values.axes import Axes
@@ -43,7 +43,10 @@ def _same(value: Any) -> Any:
 
 @dataclass
 class Context:
-    """One opened spec: the plan, the model, and everything that has an address."""
+    """One opened spec: the plan, the model, and everything that has an address.
+
+    ``turn`` is that of the runner with which it shares pools.
+    """
 
     plan: plans.Plan
     model: Any
@@ -51,13 +54,14 @@ class Context:
     buffers: Buffers
     backend: Backend
     warnings: list[str] = field(default_factory=list)
+    turn: Turn | None = None
     gradients: Gradients = field(default_factory=Gradients)
     compiling: Callable[[plans.Graph], None] = lambda _: None
 
     @cached_property
     def shared(self) -> SharedModel:
         """What runners over this model share."""
-        return SharedModel.of(self.model)
+        return SharedModel.of(self.model, self.turn)
 
     @property
     def device(self) -> torch.device:
@@ -70,6 +74,12 @@ class Context:
         called = {region.declared.call: region.function for region in self.regions.values()}
         around = (region.around.roots for region in self.regions.values() if region.around is not None)
         return {"model": self.model, **called, **{path: each for roots in around for path, each in roots.items()}}
+
+    def counters(self, *names: str) -> list[Counter]:
+        """The numbers of the host that params of these regions, or of all, are bound to."""
+        asked = (region for name, region in self.regions.items() if not names or name in names)
+        bound = [region for region in asked if region.declared.bind]
+        return [each for region in bound for each in region.bound() if isinstance(each, Counter)]
 
     def shape(self, shape: Shape, bucket: Bucket) -> tuple[int, ...]:
         """A symbolic shape at a bucket."""

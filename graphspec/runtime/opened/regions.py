@@ -12,6 +12,7 @@ import torch
 from graphspec import spec as language
 from graphspec.errors import KeyPath, ModelError
 from graphspec.plan import Plan
+from graphspec.runtime.hazards.literals import literals_filled
 from graphspec.runtime.importing.references import import_beside
 from graphspec.runtime.importing.user_code import call_user_code
 from graphspec.runtime.opened.binds import Bound, bound_of, refuse_unfit
@@ -112,6 +113,8 @@ class BoundRegion:
     def _surroundings(self, args: list[Any], kwargs: dict[str, Any], values: Environment) -> Any:
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.set_grad_enabled(self.declared.trains))
+            if not self.declared.eager:
+                stack.enter_context(literals_filled())
             if self.declared.mode is not None:
                 stack.enter_context(training_mode(self.model, training=self.declared.mode == "train"))
             if self.declared.autocast is not None:

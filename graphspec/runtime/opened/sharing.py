@@ -27,38 +27,69 @@ def _whole(reference: StorageWeakRef) -> torch.Tensor:
     return bytes_at(storage, 0, storage.nbytes())
 
 
+class _Thread(threading.local):
+    """``held``: whether this thread is inside of a run. A default here, since a missing attribute is slow to miss."""
+
+    held = False
+
+
 class _Inside:
     """Marks a thread as inside of a run. Not a generator, which would cost more than the rest of a short step."""
 
     __slots__ = ("_before", "_local")
 
-    def __init__(self, local: threading.local) -> None:
+    def __init__(self, local: _Thread) -> None:
         self._local = local
 
     def __enter__(self) -> None:
-        self._before = getattr(self._local, "held", False)
+        self._before = self._local.held
         self._local.held = True
 
     def __exit__(self, *_: object) -> None:
         self._local.held = self._before
 
 
+class Turn:
+    """One lock, held by one thread at a time, and one clock. ``owner`` is the thread that holds the lock, if one does.
+
+    One for each model; runners that share pools have one for all their models.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.owner: int | None = None
+        self.clock = Clock()
+
+
 class SharedModel:
-    """One model, the lock of its runners, and their clock. ``owner`` is the thread that holds the lock, if one does."""
+    """One model, and whose turn it is with it."""
 
     #: By identity of the model, as long as a runner of it lives: runners know of each other by their model only.
     _known: ClassVar[WeakValueDictionary[int, SharedModel]] = WeakValueDictionary()
     _guard: ClassVar[threading.Lock] = threading.Lock()
     #: For each thread that holds a model and waits for another one: that one.
-    _waiting: ClassVar[dict[int, SharedModel]] = {}
-    _inside: ClassVar[threading.local] = threading.local()
+    _waiting: ClassVar[dict[int, Turn]] = {}
+    _inside: ClassVar[_Thread] = _Thread()
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, turn: Turn | None = None) -> None:
         self.model = model
-        self.lock = threading.RLock()
-        self.owner: int | None = None
-        self.clock = Clock()
+        self.turn = Turn() if turn is None else turn
+        self.lock = self.turn.lock
         self._blocks: dict[int, tuple[StorageWeakRef, Block]] = {}
+
+    @property
+    def owner(self) -> int | None:
+        """The thread whose turn it is."""
+        return self.turn.owner
+
+    @owner.setter
+    def owner(self, thread: int | None) -> None:
+        self.turn.owner = thread
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of everything that its runners make and write."""
+        return self.turn.clock
 
     def block(self, tensor: torch.Tensor) -> Block:
         """The block of a tensor that graphspec did not allocate: one for all runners."""
@@ -71,12 +102,18 @@ class SharedModel:
         return found[1]
 
     @classmethod
-    def of(cls, model: Any) -> SharedModel:
-        """What the runners of ``model`` share: the same for all of them."""
+    def of(cls, model: Any, turn: Turn | None = None) -> SharedModel:
+        """What the runners of ``model`` share: the same for all of them.
+
+        Raises ReplayError where they take turns already, and not ``turn``.
+        """
         with cls._guard:
             found = cls._known.get(id(model))
             if found is None:
-                found = cls._known[id(model)] = cls(model)
+                found = cls._known[id(model)] = cls(model, turn)
+            if turn is not None and found.turn is not turn:
+                message = "the model has a runner already, which does not share pools with the one that is given"
+                raise ReplayError(message, hint="close it first, or open it with `pool=` too")
             return found
 
     @classmethod
@@ -87,7 +124,7 @@ class SharedModel:
     @classmethod
     def held(cls) -> bool:
         """Whether this thread is inside of a run, so that waiting for another model could close a circle."""
-        return getattr(cls._inside, "held", False)
+        return cls._inside.held
 
     @contextmanager
     def queued(self) -> Iterator[None]:
@@ -96,7 +133,7 @@ class SharedModel:
         with self._guard:
             if self.owner != me:
                 self._refuse_circle(me)
-                self._waiting[me] = self
+                self._waiting[me] = self.turn
         try:
             with self.lock:
                 self._waiting.pop(me, None)
@@ -106,7 +143,7 @@ class SharedModel:
 
     def _refuse_circle(self, me: int) -> None:
         """Follow who waits for whom; it must not lead back to this thread."""
-        wanted: SharedModel | None = self
+        wanted: Turn | None = self.turn
         while wanted is not None and wanted.owner is not None:
             if wanted.owner == me:
                 message = "threads wait for each other in a circle: each runs a model inside of a region of another's"

@@ -20,7 +20,6 @@ from graphspec.runtime.hazards.fake import lacks_value
 from graphspec.runtime.holdings.code_names import CodeNames
 from graphspec.runtime.holdings.preserve import Changes
 from graphspec.runtime.holdings.storages import Layout, layout_of
-from graphspec.runtime.opened.binds import Counter
 from graphspec.runtime.opened.context import Context
 from graphspec.runtime.opened.regions import attribute
 from graphspec.runtime.rehearsal.calls import PassValues, RegionCalls
@@ -93,6 +92,10 @@ class Rehearser:
     def again(self, bucket: Bucket, events: Sequence[Event]) -> Rehearsal:
         """A second run on other params, to be compared with a judged one: its calls are made as in a capture too."""
         return self._pass(bucket, events, 2, partial(self._recorded, captured=True), eager=self._called)
+
+    def plainly(self, bucket: Bucket, events: Sequence[Event]) -> Rehearsal:
+        """The same calls with nothing watched and nothing recorded: a compiler compiles here."""
+        return self._pass(bucket, events, 2, self._called, eager=self._called)
 
     def following(self, bucket: Bucket, events: Sequence[Event]) -> Rehearsal:
         """A run after another, with no rewind between: what one left on the host must not show in the next.
@@ -177,7 +180,8 @@ class Rehearser:
         self, event: Event, values: PassValues, *, keep: Keep = lambda *_: None, captured: bool = False
     ) -> Observation:
         """A call outside of any capture; inside of one where it cannot be made otherwise, since it reads values."""
-        recorder = self._recorder(event.region)
+        compiled = (event.region, event.bucket) in self.calls.standins
+        recorder = self._recorder(event.region, compiled=compiled)
         read = frozenset(tensor.untyped_storage()._cdata for tensor in self.calls.read(event.region, values))
         origins, copies = dict(values.origins), dict(self.copies.storages())
         gradients = self._gradients(event)
@@ -188,7 +192,7 @@ class Rehearser:
             except ModelError as error:
                 if not lacks_value(error.__cause__ or error):
                     raise
-                recorder = self._recorder(event.region)
+                recorder = self._recorder(event.region, compiled=compiled)
                 with inside_capture(event.region), recorder:
                     outputs = self.calls.call(event, values)
             trees = trees_of(event.region, outputs)
@@ -279,9 +283,8 @@ class Rehearser:
 
     def counted(self) -> frozenset[str]:
         """The numbers of the host that are bound to params: regions may count on, every call begins with the param."""
-        counters = [each for region in self._context.regions.values() for each in region.bound()]
         reach = self.world.reach
-        return frozenset(name for each in counters if isinstance(each, Counter) for name in each.names(reach))
+        return frozenset(name for each in self._context.counters() for name in each.names(reach))
 
     def _changes(self) -> Changes:
         """What differs on the host since the pass began, but for what is counted."""

@@ -116,6 +116,7 @@ def bring(foreign: Sequence[Foreign], memory: Memory, bucket: Bucket, sizes: Siz
             paste(target, value, name, bucket, {**made.sizes, **sizes})
         if address.stamp is not None:
             memory.clock.tick(address.stamp)
+    for name, (_, made, _) in moves.items():  # after all of them: one graph may make several
         memory.make(name, made)
 
 

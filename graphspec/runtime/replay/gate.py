@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -13,11 +13,12 @@ from graphspec.runtime.hazards import capturing
 from graphspec.runtime.hazards.surroundings import transform
 from graphspec.runtime.opened.process import Forks
 from graphspec.runtime.opened.sharing import SharedModel
+from graphspec.runtime.replay.commons import Commons
 from graphspec.runtime.replay.failures import device_failures
 
 
 class Gate:
-    """The lock and the state of one runner. ``busy`` while a thread is inside.
+    """The lock and the state of one runner. ``busy`` while a thread is inside. ``commons`` are pools that it shares.
 
     The lock is that of the model: captures and runs of all runners over it follow each other. It is taken by `with`,
     in C, so that no interrupt comes between taking it and the block.
@@ -29,6 +30,9 @@ class Gate:
         self.busy = False
         self.captured = False
         self.closed = False
+        self.released = False
+        self.leave: Callable[[], None] = lambda: None
+        self.commons: Commons | None = None
         self._backend = backend
         self._forks = Forks.count
 
@@ -46,6 +50,8 @@ class Gate:
             try:
                 self.busy = True
                 self._backend.begin()
+                if self.commons is not None:
+                    self.commons.enter(self)
                 with device_failures(self._backend):
                     yield
             finally:
@@ -59,7 +65,7 @@ class Gate:
             raise ReplayError("this runner belongs to the parent process", hint="open the spec again after the fork")
 
     def admit(self, *, captured: bool = True) -> None:
-        """Raise ReplayError after `close`, before `capture`, inside of a capture, and for a runner within itself."""
+        """Raise ReplayError where there are no graphs, inside of a capture, and for a runner within itself."""
         refusal = self._refusal(captured=captured)
         if refusal is not None:
             raise refusal
@@ -67,10 +73,16 @@ class Gate:
     def _refusal(self, *, captured: bool) -> ReplayError | None:
         if self.closed:
             return ReplayError("this runner is closed", hint="open the spec again")
+        if captured and self.released:
+            message = "the graphs of this runner were released"
+            return ReplayError(message, hint="call runner.capture() to make them again")
         if captured and not self.captured:
             return ReplayError("nothing is captured yet", hint="call runner.capture() first")
         if self.busy:  # the lock is held by this very thread
             return ReplayError("this runner is already running", hint="a region must not run its own runner")
+        if self.commons is not None and self.commons.running(self):
+            message = "this runner shares pools with one that is in the middle of a run"
+            return ReplayError(message, hint="run one after the other, or open it without `pool=`")
         region = capturing()
         if region is not None:
             return ReplayError(f"a runner cannot run while region '{region}' is being captured")

@@ -12,7 +12,6 @@ from graphspec.runtime.holdings.places import Place
 from graphspec.runtime.holdings.reach import Reach, reach
 from graphspec.runtime.holdings.touched import Touched, remembered
 from graphspec.runtime.holdings.which import HostValues, read_tensors
-from graphspec.runtime.opened.binds import Counter
 from graphspec.runtime.opened.context import CapturedRegion, Context, GraphSet
 from graphspec.runtime.training.optimizers import expected_of_training, group_containers
 
@@ -44,10 +43,8 @@ def guard_for(context: Context, graphs: GraphSet) -> Guard:
 
 def _counted(context: Context, found: Reach) -> Iterator[str]:
     """The numbers of the host that params are written into before each replay."""
-    for region in context.regions.values():
-        for each in region.bound():
-            if isinstance(each, Counter):
-                yield from each.names(found)
+    for each in context.counters():
+        yield from each.names(found)
 
 
 def _held(places: Iterable[Place]) -> Iterator[tuple[Place, torch.Tensor]]:

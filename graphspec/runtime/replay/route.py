@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from graphspec import plan as plans
-from graphspec.plan import Bucket
+from graphspec.backends.base import Inlet
+from graphspec.plan import Bucket, concrete
 from graphspec.runtime.opened.context import CapturedRegion, Context, GraphSet
 from graphspec.runtime.replay.conditions import truth
 from graphspec.runtime.replay.foreign import Address, Foreign
 from graphspec.runtime.replay.holders import Copied, Holders
 from graphspec.runtime.replay.lending import lender
 from graphspec.runtime.replay.moving import Moving, Sizes
+from graphspec.runtime.replay.stats import Stats
 from graphspec.runtime.replay.steps import EagerReach, EagerSink, EagerSource, EagerStep, GraphStep, Result
 from graphspec.runtime.values.axes import Axes, cut, paste
 from graphspec.runtime.values.blocks import Block
 from graphspec.runtime.values.memory import Made, Memory
+from graphspec.runtime.values.outputs import check_output
 from graphspec.runtime.values.trees import flatten
 from graphspec.spec import DimSize, Loop
-
-
-@dataclass(frozen=True)
-class Inlet:
-    """Where one input goes: ``view`` at the bucket, and its real rows, ``target``; what else it holds is ``pad``."""
-
-    view: torch.Tensor
-    target: torch.Tensor
-    pad: Any
 
 
 class Route:
@@ -48,12 +41,14 @@ class Route:
         sequence: plans.Sequence,
         bucket: Bucket,
         sizes: Sizes,
+        stats: Stats,
     ) -> None:
+        self.runs = 0
+        self.quick: Any = None
         self.bucket = bucket
-        self.label = str(bucket)
         self.sizes = {dim: size for dim, size in sizes.items() if dim in sequence.dims}
-        self.real = math.prod(self.sizes.get(dim, size) for dim, size in bucket.sizes)
-        self.elements = bucket.elements
+        real = math.prod(self.sizes.get(dim, size) for dim, size in bucket.sizes)
+        self.tally = stats.tally(str(bucket), real, bucket.elements)
         self.padded = any(self.sizes.get(dim, size) != size for dim, size in bucket.sizes)
         self.inlets = {
             name: self._inlet(context, name) for name in sequence.inputs if name not in graphs.variant.absent
@@ -209,8 +204,27 @@ class _Binder:
         self._eager_before = True
         targets = {name: self._target(region, name, own) for name in region.outputs if name in context.buffers.static}
         sizes = {**dict(own.sizes), **self._sizes_of(region.name)}
-        reach = EagerReach(sizes, places, targets, frozenset(wanted), context.plan.buffers)
+        check = self._check(region, dict(own.sizes) if region.declared.rows == "bucket" else sizes)
+        reach = EagerReach(sizes, places, targets, frozenset(wanted), context.plan.buffers, check)
         return EagerStep(context.regions[region.name], region, self._memory, reach)
+
+    def _check(self, region: plans.RegionPlan, sizes: Sizes) -> Callable[[str, Any], None] | None:
+        """Raises MisfitError for what a region returns in another shape than is declared at these sizes."""
+        plan = self._context.plan
+        declared = {name: plan.buffers[name] for name in region.outputs if name in plan.buffers}
+        shapes = {
+            name: concrete(buffer.shape, {**plan.constants, **sizes})
+            for name, buffer in declared.items()
+            if buffer.shape is not None
+        }
+        if not shapes:
+            return None
+
+        def check(name: str, value: Any) -> None:
+            if name in shapes and (not isinstance(value, torch.Tensor) or value.shape != shapes[name]):
+                check_output(region.name, declared[name], value, shapes[name])
+
+        return check
 
     def _buffer_place(self, region: plans.RegionPlan, name: str, own: Bucket) -> EagerSource:
         buffers = self._context.buffers

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from graphspec.errors import HazardError
 from graphspec.finding import placed
 from graphspec.plan import Variant
+from graphspec.runtime.building.build import refuse_other_devices
 from graphspec.runtime.capture.graphs import Asked, capture_graphs
 from graphspec.runtime.holdings.guard import Guard
 from graphspec.runtime.holdings.storages import outside_inference
@@ -37,6 +38,7 @@ class Variants:
         self.asked = asked
         self._sets: dict[Variant, GraphSet] = {}
         self._guards: dict[Variant, Guard] = {}
+        self._released: list[Variant] = []
         self.forget: list[Callable[[], None]] = []
 
     def __iter__(self) -> Iterator[GraphSet]:
@@ -56,6 +58,10 @@ class Variants:
         """Raise GuardError if anything the graphs of a variant read by address was moved since their capture."""
         self._guards[variant].check()
 
+    def guard(self, variant: Variant) -> Guard | None:
+        """What `check` asks, for as long as these graphs are there (``forget``)."""
+        return self._guards[variant]
+
     def guards(self) -> list[Guard]:
         """What is checked before the replays of each variant."""
         return list(self._guards.values())
@@ -72,16 +78,34 @@ class Variants:
 
     def recapture(self) -> None:
         """Capture every variant anew, over the tensors the model has now; states that it owns are found anew too."""
-        variants = list(self._sets)
+        self.release()
+        self.capture()
+
+    def release(self) -> None:
+        """Give the memory of all graphs back, until `capture`."""
+        self._released = list(dict.fromkeys([*self._released, *self._sets]))
         self.clear()
-        self._context.buffers.adopt_anew(self._context.model)
-        for variant in variants:
+
+    def capture(self) -> None:
+        """Capture what is there when a spec is opened, and what was released, over the tensors that the model has now.
+
+        Of what was released, states that the model owns are found anew.
+        """
+        if self._released:
+            self._context.buffers.adopt_anew(self._context.model)
+            refuse_other_devices(self._context.model, self._context.device)
+        for variant in self._released or self.opened():
             self.graphs(variant)
+        self._released = []
 
     def clear(self) -> None:
         """Give the memory of all graphs back."""
         for variant in list(self._sets):
             self._drop(variant)
+
+    def leave(self) -> None:
+        """Other runners are about to use the pools: what outlives a run is moved out of them."""
+        self._memory.leave(captured.homes for _, captured in self.all_regions())
 
     def all_regions(self) -> Iterator[tuple[Variant, CapturedRegion]]:
         """Every captured graph with its variant, in capture order."""
@@ -116,5 +140,7 @@ class Variants:
         del self._guards[variant]
         for forget in self.forget:
             forget()
-        self._memory.leave(captured.homes for captured in graphs.regions.values())
-        graphs.release(self._context.backend)
+        try:
+            self._memory.leave(captured.homes for captured in graphs.regions.values())
+        finally:
+            graphs.release(self._context.backend)

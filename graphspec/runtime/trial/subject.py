@@ -44,8 +44,7 @@ class Subject:
 
         carried = self.carried
         if self.runner.inline is not None:
-            others, _ = written_by(self.runner.model, [lambda: sequence.eager(cloned(values))])
-            carried = carried.joined(others)
+            carried = carried.joined(*written_by(self.runner.model, [lambda: sequence.eager(cloned(values))]))
         return Bench(replay, sequence.eager, carried, self.generators)
 
     def tolerance(self, case: Case) -> Tolerance:

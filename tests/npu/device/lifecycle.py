@@ -1,6 +1,10 @@
-"""Loops of a sequence on the NPU: as many turns as eager, on fresh inputs."""
+"""What real runners need on the NPU: loops of a sequence, sleep and wake."""
 
+import pytest
 import torch
+
+import graphspec
+from graphspec.errors import ReplayError
 
 LOOP = """
 class Model(nn.Module):
@@ -45,3 +49,65 @@ def test_a_loop_turns_as_often_as_eager(case):
             h, left, active = model.step(h, left)
         torch.testing.assert_close(runner.run(x=x, turns=torch.tensor(turns).npu())["y"], model.finish(h, left))
     assert runner.stats.turns == 2 + 0 + 5 + 1
+
+
+WIDE = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+
+    def forward(self, x, h):
+        h = torch.tanh(self.layer(x) + h).repeat(64, 64)[:64, :64] * 2
+        return h, h.sum(1)
+"""
+WIDE_SPEC = """
+buffers:
+  x: {shape: [64, 64], dtype: float32}
+  h: {role: state, shape: [64, 64], dtype: float32}
+regions:
+  step: {call: model, inputs: [x, h], outputs: [h, y]}
+replay: [step]
+"""
+
+
+def test_a_released_runner_gives_its_pools_back_to_the_device_and_wakes_up(case):
+    runner = case.open(WIDE, WIDE_SPEC)
+    x, h = torch.randn(64, 64).npu(), torch.zeros(64, 64).npu()
+    asleep = []
+    for _ in range(4):
+        h, y = runner.model(x, h)
+        torch.testing.assert_close(runner.run(x=x)["y"], y)
+        torch.npu.empty_cache()
+        awake = torch.npu.memory_reserved()
+        runner.release()
+        asleep.append(torch.npu.memory_reserved())
+        assert asleep[-1] <= awake - 64 * 64 * 64 * 64 * 4
+        with pytest.raises(ReplayError, match="released"):
+            runner.run(x=x)
+        torch.testing.assert_close(runner.state["h"], h)
+        runner.capture()
+    assert len(set(asleep[1:])) == 1
+
+
+def test_a_draft_in_the_pools_of_its_target_takes_less_memory_and_both_are_right(case):
+    target = case.open(WIDE, WIDE_SPEC)
+    path = case.write(WIDE, WIDE_SPEC.replace("step", "draft"))
+    took = []
+    for pool in (None, target):
+        torch.npu.empty_cache()
+        before = torch.npu.memory_reserved()
+        draft = graphspec.open(path, device="npu", pool=pool)
+        torch.npu.empty_cache()
+        took.append(torch.npu.memory_reserved() - before)
+        x = torch.randn(64, 64).npu()
+        states = [torch.zeros(64, 64).npu(), torch.zeros(64, 64).npu()]
+        for _ in range(3):
+            for at, runner in enumerate((target, draft)):
+                states[at] = runner.state["h"]
+                states[at], y = runner.model(x, states[at])
+                torch.testing.assert_close(runner.run(x=x)["y"], y)
+        draft.close()
+    assert took[1] <= took[0] - 64 * 64 * 64 * 64 * 2
+    _, y = target.model(x, target.state["h"])
+    torch.testing.assert_close(target.run(x=x)["y"], y)
