@@ -184,7 +184,11 @@ class Applied:
         if why is not None and why != "another signature":
             return forward(*args, **kwargs)
         lesson = self._school.learn(call, given, backward=declared.backward and signature.differentiates)
-        result = forward(*args, **kwargs)
+        try:
+            result = forward(*args, **kwargs)
+        except BaseException:
+            self._school.forget()  # a call that failed is no part of a pass
+            raise
         self._school.returned(lesson, result)
         return result
 
