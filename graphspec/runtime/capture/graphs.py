@@ -392,6 +392,9 @@ class _Capture:
                     wanted = self._results[event.region, event.bucket]
                     if found := list(other_results(captured, wanted, self._context.plan.check)):
                         raise HazardError(found)
+        for captured in self._set.regions.values():
+            if captured.parts is not None:
+                captured.parts.settle()
 
 
 def _copies_into(results: dict[_Key, Results], event: Event, trees: Mapping[str, Tree]) -> None:
