@@ -36,7 +36,7 @@ _CONTAINERS = (list, tuple, dict)
 
 
 @dataclass
-class Part:
+class EagerPiece:
     """One eager part of a captured region. ``tensors`` are at their final addresses once `bind` has been called.
 
     ``params`` are the places among the arguments that are values of params. A result of the part is a tensor of its
@@ -177,7 +177,7 @@ class Parts:
         self.params = params
         self.surroundings: Callable[[Mapping[str, Any]], AbstractContextManager[Any]] | None = None
         self._inputs = inputs
-        self.found: list[Part] = []
+        self.found: list[EagerPiece] = []
         self.changed: frozenset[str] = frozenset()
         self.cut: Callable[[], AbstractContextManager[Any]] = nullcontext
         #: Makes what the next graph reads in the place of a result; a copy, or memory that is filled before a replay.
@@ -251,7 +251,9 @@ class Parts:
             recorder.note(operator(), (read, len(self.found), written), put, place)
             recorder.recording.also_written.update(writes.found)
         self.found.append(
-            Part(self.region, seen, function, _without_tensors(leaves), structure, form, constants, owned, self._inputs)
+            EagerPiece(
+                self.region, seen, function, _without_tensors(leaves), structure, form, constants, owned, self._inputs
+            )
         )
         self.found[-1].tensors, self.found[-1].results = met, read_next
         places = iter(put)
