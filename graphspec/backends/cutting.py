@@ -10,21 +10,30 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from graphspec.backends.base import CaptureRequest, EagerParts, Inlet, Serve, Slot
 
 if TYPE_CHECKING:
-    from graphspec.backends.device import DeviceBackend, DeviceGraph, DevicePool
     from graphspec.recording.calls import Recorder, Recording
+
+
+class Cuttable(Protocol):
+    """A backend that captures pieces."""
+
+    def new_graph(self) -> Any:
+        """An empty graph object of the device."""
+
+    def graph_context(self, graph: Any, pool: Any, request: CaptureRequest) -> Any:
+        """The device's own context manager around a capture."""
 
 
 class Cutting:
     """One capture in pieces. ``graphs`` are those that have ended, each with the calls that it holds."""
 
-    def __init__(self, backend: DeviceBackend, request: CaptureRequest, handle: Any, recorder: Recorder) -> None:
+    def __init__(self, backend: Cuttable, request: CaptureRequest, handle: Any, recorder: Recorder) -> None:
         self._backend = backend
         self._request = request
         self._handle = handle
@@ -75,7 +84,7 @@ class PiecedGraph:
 
     compile_s: float | None = None
 
-    def __init__(self, request: CaptureRequest, pieces: Sequence[tuple[DeviceGraph, range]], parts: EagerParts) -> None:
+    def __init__(self, request: CaptureRequest, pieces: Sequence[tuple[Any, range]], parts: EagerParts) -> None:
         self.request = request
         self._pieces = [piece for piece, _ in pieces]
         self._parts = parts
@@ -112,7 +121,7 @@ class PiecedGraph:
         """None: there is Python between the pieces."""
         return None
 
-    def join(self, pool: DevicePool) -> None:
+    def join(self, pool: Any) -> None:
         """The pieces have memory in this pool until they are reset."""
         for piece in self._pieces:
             piece.join(pool)
@@ -140,7 +149,7 @@ def pieced(
     cutting: Cutting,
     recording: Recording,
     outputs: Sequence[torch.Tensor],
-    finish: Callable[[CaptureRequest, Any, Any, range], DeviceGraph],
+    finish: Callable[[CaptureRequest, Any, Any, range], Any],
 ) -> PiecedGraph:
     """The finished graph. ``finish`` makes one piece, given its request, its graph, its outputs and its calls."""
     slots = request.slots(recording)

@@ -1,6 +1,6 @@
 """Speculative greedy decoding: a small Llama proposes a few tokens, a larger one checks them all in one call.
 
-Both are LlamaForCausalLM of the transformers package with a StaticCache of their own. What was proposed, not accepted,
+Both are LlamaForCausalLM of the transformers package with a StaticCache of their own. What was proposed and not taken
 is forgotten by setting the caches back; the tokens are those of the larger model alone.
 """
 

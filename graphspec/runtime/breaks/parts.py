@@ -36,7 +36,7 @@ _CONTAINERS = (list, tuple, dict)
 
 
 @dataclass
-class Part:
+class EagerPiece:
     """One eager part of a captured region. ``tensors`` are at their final addresses once `bind` has been called.
 
     ``params`` are the places among the arguments that are values of params. A result of the part is a tensor of its
@@ -55,7 +55,10 @@ class Part:
     tensors: Sequence[torch.Tensor] = ()
     results: Sequence[torch.Tensor] = ()
     params: dict[int, str] = field(default_factory=dict)
+    learning: bool = True
     _leases: dict[int, Lease] = field(default_factory=dict)
+    _copied: set[int] = field(default_factory=set)
+    _copies: dict[int, torch.Tensor] = field(default_factory=dict)
     _renewed: frozenset[int] = frozenset()
 
     def bind(self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor], made: Sequence[bool]) -> None:
@@ -88,6 +91,10 @@ class Part:
             returned = call_user_code(
                 self.function, f"region '{self.region}' (break: {self.seen.name})", *args, **kwargs
             )
+        copies = {copy.untyped_storage()._cdata for copy in self._copies.values()}
+        for at, copy in self._copies.items():
+            self.tensors[at].copy_(copy)  # what the part has written into it
+        self._copies.clear()
         leaves, structure = _flat(returned)
         made = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if structure != self.result or len(made) != len(self.results) or self._constants(leaves) != self.constants:
@@ -100,15 +107,18 @@ class Part:
             there = leaf.data_ptr() == target.data_ptr() and leaf.stride() == target.stride()
             if owned and not there:
                 target.copy_(leaf)
-            elif not owned and not there and leaf.numel():
+            elif not owned and not there and leaf.numel() and leaf.untyped_storage()._cdata not in copies:
                 raise self._other("memory of its own in the place of what it was given")
         del args, kwargs, returned, leaves, made
-        leaf = None
+        leaf = copy = torch.empty(0)
         self._let_go(holders)
 
     def _given(self, at: int) -> torch.Tensor:
         """A tensor as the part is given it; in a storage that tells whether it is kept, where replays renew it."""
         tensor = self.tensors[at]
+        if at in self._copied:
+            self._copies[at] = tensor.clone()
+            return self._copies[at].detach()
         if at not in self._renewed or tensor.device.type != "cpu":
             return tensor.detach()
         lease = self._leases.get(at)
@@ -116,20 +126,24 @@ class Part:
             lease = self._leases[at] = Lease(Block(self.seen.name, partial(_bytes_of, tensor)), own=False)
         return lease.like(tensor).detach()
 
-    def _holders(self) -> list[int]:
+    def _holders(self) -> dict[int, int]:
         """How many hold each storage of a device that replays renew; on the CPU leases tell it."""
-        tensors = (self.tensors[at] for at in sorted(self._renewed))
-        storages = (tensor.untyped_storage() for tensor in tensors if tensor.device.type != "cpu")
-        return [torch._C._storage_Use_Count(storage._cdata) for storage in storages]
+        places = (at for at in self._renewed - self._copied if self.tensors[at].device.type != "cpu")
+        return {at: torch._C._storage_Use_Count(self.tensors[at].untyped_storage()._cdata) for at in places}
 
-    def _let_go(self, before: Sequence[int]) -> None:
+    def _let_go(self, before: Mapping[int, int]) -> None:
         """What the part has kept of what it was given is its own from now on: a replay makes that memory anew.
 
-        The memory of a device cannot be moved: what is kept of it is an OrderError.
+        The memory of a device cannot be moved. What is kept there in the proof of a capture is a copy in each run; what
+        is kept for the first time later is an OrderError.
         """
-        if any(now > then for now, then in zip(self._holders(), before, strict=True)):
-            message = f"region '{self.region}' (break: {self.seen.name}) keeps a tensor that it was given"
-            raise OrderError(f"{message}, and the next replay makes that anew", hint="keep a copy of it, x.clone()")
+        kept = [at for at, now in self._holders().items() if now > before[at]]
+        if kept and not self.learning:
+            message = (
+                f"region '{self.region}' (break: {self.seen.name}) keeps a tensor that it was given, which it did not"
+            )
+            raise OrderError(f"{message} do before: the next replay makes it anew", hint="keep a copy of it, x.clone()")
+        self._copied.update(kept)
         for at in [at for at, lease in self._leases.items() if lease.held()]:
             self._leases.pop(at).move_out()
 
@@ -163,7 +177,7 @@ class Parts:
         self.params = params
         self.surroundings: Callable[[Mapping[str, Any]], AbstractContextManager[Any]] | None = None
         self._inputs = inputs
-        self.found: list[Part] = []
+        self.found: list[EagerPiece] = []
         self.changed: frozenset[str] = frozenset()
         self.cut: Callable[[], AbstractContextManager[Any]] = nullcontext
         #: Makes what the next graph reads in the place of a result; a copy, or memory that is filled before a replay.
@@ -174,6 +188,11 @@ class Parts:
     def run(self, at: int) -> None:
         """Run one part, in a replay."""
         self.found[at].run(self.params)
+
+    def settle(self) -> None:
+        """The capture is proven: from now on runs are the caller's."""
+        for part in self.found:
+            part.learning = False
 
     def around(self, replay: Callable[[], None]) -> None:
         """A replay in the surroundings that the region declares, for its parts, from the present params."""
@@ -232,7 +251,9 @@ class Parts:
             recorder.note(operator(), (read, len(self.found), written), put, place)
             recorder.recording.also_written.update(writes.found)
         self.found.append(
-            Part(self.region, seen, function, _without_tensors(leaves), structure, form, constants, owned, self._inputs)
+            EagerPiece(
+                self.region, seen, function, _without_tensors(leaves), structure, form, constants, owned, self._inputs
+            )
         )
         self.found[-1].tensors, self.found[-1].results = met, read_next
         places = iter(put)

@@ -411,6 +411,9 @@ class _Capture:
                         found = list(otherwise_trained(event.region, self._weights(), trained, allowed))
                     if found:
                         raise HazardError(found)
+        for captured in self._set.regions.values():
+            if captured.parts is not None:
+                captured.parts.settle()
 
     def _keep(self, event: Event, trees: Mapping[str, Tree]) -> None:
         """Keep copies of what a judged call returned and trained, before another one may write into it."""

@@ -171,6 +171,9 @@ class AroundParts(Protocol):
 
     params: Mapping[str, Any]
 
+    def settle(self) -> None:
+        """The capture is proven: from now on runs are the caller's."""
+
     def around(self, replay: Callable[[], None]) -> None:
         """A replay in the surroundings that the region declares."""
 
