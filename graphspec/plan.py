@@ -93,8 +93,9 @@ class RegionPlan:
 
     ``dims`` are the bucketed dims its graphs depend on, through what it reads, declares or receives.
     ``results`` are its outputs a caller can see, ``borrowed`` those of them handed out without a copy; ``write_back``
-    are its outputs that are copied into state buffers. ``pool`` is None for an eager region. ``declared`` is what the
-    spec says of it; missing in a plan that was read from JSON.
+    are its outputs that are copied into state buffers. ``pool`` is None for an eager region. ``compiler`` is what makes
+    one call of it first, None where it is captured as it is. ``declared`` is what the spec says of it; missing in a
+    plan that was read from JSON.
     """
 
     name: str
@@ -107,6 +108,7 @@ class RegionPlan:
     write_back: tuple[str, ...]
     updates: tuple[Update, ...] = ()
     borrowed: tuple[str, ...] = ()
+    compiler: str | None = None
     declared: Region = field(default=Region("", ""), compare=False, repr=False)
 
 

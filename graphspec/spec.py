@@ -289,7 +289,7 @@ class Region(_Value):
     @property
     def trains(self) -> bool:
         """Whether it runs with autograd: it computes gradients into ``.grad``, steps an optimizer, or both."""
-        return bool(self.optimizer) or self.grads is not None
+        return (bool(self.optimizer) or self.grads is not None) and not self.inline
 
 
 @dataclass(frozen=True, eq=False, repr=False)

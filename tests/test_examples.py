@@ -48,9 +48,10 @@ def same_model(name, runner):
     module = importlib.util.module_from_spec(module_spec)
     module_spec.loader.exec_module(module)
     document = yaml.safe_load(SPECS[name].read_text())
-    sizes = {dim: max(size) if isinstance(size, list) else size for dim, size in document["dims"].items()}
+    dims = document.get("dims", {})
+    sizes = {dim: max(size) if isinstance(size, list) else size for dim, size in dims.items()}
     arguments = {
-        key: sizes[value["dim"]] if isinstance(value, dict) else value
+        key: ("cpu" if "device" in value else sizes[value["dim"]]) if isinstance(value, dict) else value
         for key, value in document["model"]["args"].items()
     }
     model = module.build(**arguments).eval()
@@ -284,3 +285,40 @@ class TestWhisper:
                     want = whisper(features, decoder_input_ids=said, use_cache=False).logits[:, -1]
                     torch.testing.assert_close(got["logits"], want, rtol=1e-4, atol=1e-5)
                     said = torch.cat([said, got["next_tokens"]], 1)
+
+
+class TestTrainStep:
+    def test_fifty_steps_by_a_schedule_give_the_losses_weights_and_streams_of_eager(self):
+        with opened("train-step") as runner:
+            eager = same_model("train-step", runner).train()
+            state = torch.get_rng_state()
+            for number in range(100):
+                inputs = {"tokens": torch.randint(0, 50, (1, 12)), "labels": torch.randint(0, 4, (1,))}
+                last, rate = number % 2 == 1, 1e-3 * (1 - number / 100)
+                torch.set_rng_state(state)
+                with torch.enable_grad():
+                    wanted = [eager.learn(**inputs)]
+                    if last:
+                        eager.optimizer.param_groups[0]["lr"].fill_(rate)
+                        wanted.append(eager.update())
+                after = torch.get_rng_state()
+                torch.set_rng_state(state)
+                came = runner["step"](**inputs, lr=rate) if last else runner["accumulate"](**inputs)
+                state = torch.get_rng_state()
+                assert torch.equal(state, after)
+                assert all(map(torch.equal, came.values(), wanted))
+            assert all(map(torch.equal, runner.model.parameters(), eager.parameters()))
+            assert all(parameter.grad is None for parameter in runner.model.parameters())
+
+
+class TestPpoStep:
+    def test_both_networks_are_trained_at_every_size_as_in_eager(self):
+        with opened("ppo-step") as runner:
+            eager = same_model("ppo-step", runner).train()
+            for number in range(8):
+                rows = 64 if number % 3 else 16
+                inputs = runner.sample("replay", {"minibatch": rows}, seed=number)
+                with torch.enable_grad():
+                    wanted = eager.update(**inputs)
+                assert all(map(torch.equal, runner.run(**inputs).values(), wanted))
+            assert all(map(torch.equal, runner.model.parameters(), eager.parameters()))

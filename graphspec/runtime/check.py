@@ -135,7 +135,12 @@ class _Checked:
 
         Whether a first step is what a later one is from some state, only values show; of momentum it is known.
         """
-        self._rehearser.warm_up(bucket, self._events(bucket))
+        gradients = self._context.gradients
+        gradients.forget()
+        if self._rehearser.warm_up(bucket, self._events(bucket)).ended is not None:
+            self._rehearser.calls.rewind()
+            gradients.forget(frozen_too=False)
+            self._rehearser.warm_up(bucket, self._events(bucket))
         created = of_states(self._world.reach, self._world.changes().created)
         self._rehearser.calls.rewind()
         self._world.forget(created)

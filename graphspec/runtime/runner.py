@@ -147,6 +147,7 @@ class Runner:
         self.sequences: Mapping[str, BoundSequence] = {
             name: BoundSequence(opened, sequence) for name, sequence in context.plan.sequences.items()
         }
+        self._single = next(iter(self.sequences.values())) if len(self.sequences) == 1 else None
 
     # -- running
 
@@ -158,7 +159,7 @@ class Runner:
         the run then pads; results still have the sizes of the inputs.
         Raises InputError (nothing was run), GuardError (something was moved: see `recapture`), OrderError.
         """
-        return self._only().served(inputs)
+        return (self._single or self._only()).served(inputs)
 
     def verify(self, **inputs: Any) -> dict[str, Any]:
         """Run the spec's one sequence twice: by the model's own code, which leaves no trace, and by its graphs.
@@ -344,11 +345,10 @@ class Runner:
             commons.enter(other._gate)
 
     def _only(self) -> BoundSequence:
-        if len(self.sequences) != 1:
-            names = ", ".join(f'runner["{name}"](...)' for name in self.sequences)
-            raise InputError("this spec has several sequences", hint=f"call one of them: {names}")
-        (sequence,) = self.sequences.values()
-        return sequence
+        if self._single is not None:
+            return self._single
+        names = ", ".join(f'runner["{name}"](...)' for name in self.sequences)
+        raise InputError("this spec has several sequences", hint=f"call one of them: {names}")
 
     def entered(self, *, captured: bool = True) -> AbstractContextManager[None]:
         """Around anything that uses the graphs: one thread at a time, and alone with the model."""

@@ -13,7 +13,7 @@ from graphspec.hazards import HOOKED
 from graphspec.runtime.holdings.parts import is_of_user
 from graphspec.runtime.holdings.reach import reach
 
-_MODULE_HOOKS: Mapping[str, str] = {
+MODULE_HOOKS: Mapping[str, str] = {
     "_forward_pre_hooks": "forward pre-hook",
     "_forward_hooks": "forward hook",
     "_backward_pre_hooks": "full backward pre-hook",
@@ -50,7 +50,7 @@ def hooked_modules(root: object, prefix: str = "model") -> list[tuple[str, str]]
     reached = reach({prefix: root})
     for path, module in reached.modules:
         full = "full " if getattr(module, "_is_full_backward_hook", None) else ""
-        for slot, kind in _MODULE_HOOKS.items():
+        for slot, kind in MODULE_HOOKS.items():
             if _foreign(getattr(module, slot, None), type(module)):
                 found.append((path, full + kind if slot == "_backward_hooks" else kind))
     tensors = {id(tensor): (place.name, tensor) for place, tensor in reversed(reached.tensors)}

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from graphspec.errors import Diagnostic, GraphSpecError, InputError, ModelError, OrderError
+from graphspec.errors import CaptureError, Diagnostic, GraphSpecError, InputError, ModelError, OrderError
 from graphspec.finding import placed
 from graphspec.plan import Plan, Sequence, Variant
 from graphspec.runtime.holdings.preserve import Session
@@ -81,6 +81,9 @@ class _Given:
     def check(self, variant: Variant) -> None:
         """Nothing has moved since the capture."""
 
+    def guard(self, variant: Variant) -> None:
+        """Nothing to ask, so these runs go the long way."""
+
 
 class _Stage:
     """Sequences over graphs that nobody has run yet, with a memory of their own."""
@@ -111,14 +114,20 @@ class _Stage:
         plan = self._context.plan
         bench = Bench(self._replay(name, case), self._eager(name, case), self._carried, self._generators)
         tolerance = Tolerance.of(plan.check, resized=True)
-        self._session.rewind()
+        self._rewind()
         try:
             values = self._values(plan.sequences[name], case)
             return _judged(self, Trial(plan, bench, case, values, tolerance, chosen=False), name)
-        except (ModelError, InputError, OrderError) as error:
+        except (ModelError, InputError, OrderError, CaptureError) as error:
             return [_unproven(plan, name, case, error)]
         finally:
-            self._session.rewind()
+            self._rewind()
+
+    def _rewind(self) -> None:
+        """Back to the capture; also what eager code has created, which a capture would take for lazily made."""
+        created = self._session.rewind().created
+        if created:
+            self._session.forget(created)
 
     def leave(self) -> None:
         """Forget that anything ran."""
@@ -138,7 +147,7 @@ class _Stage:
 
     def _begin(self, name: str, case: Case) -> None:
         """The state there was at the capture, and what ``name`` reads of other sequences, made at the same sizes."""
-        self._session.rewind()
+        self._rewind()
         self._session.expect_writes(tensor for each in self._recordings() for tensor in each.written_outside())
         self._memory.made.clear()
         with torch.no_grad():

@@ -12,6 +12,7 @@ import torch
 from graphspec.plan import ANY, Bucket, Event, Variant
 from graphspec.runtime.opened.binds import write_bound
 from graphspec.runtime.opened.context import Context
+from graphspec.runtime.opened.regions import BoundRegion
 from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.rehearsal.observation import StaleRead
 from graphspec.runtime.rehearsal.world import World
@@ -58,6 +59,8 @@ class RegionCalls:
         self._results = context.plan.results
         self._conditions = context.plan.conditions
         self.created_eagerly: set[str] = set()
+        #: What is called in the place of a region at a bucket.
+        self.standins: Mapping[tuple[str, Bucket], BoundRegion] = {}
 
     def rewind(self) -> None:
         """Begin again from where the session began. What eager regions created goes too: they will create it again."""
@@ -135,7 +138,8 @@ class RegionCalls:
         trial = plan.declared.trains and not self._context.gradients.knows(event.region)
         tried = self._context.gradients.tried(event.region, self.leaves()) if trial else nullcontext()
         with self._eager_creations(eager=plan.eager), tried:
-            returned = context.regions[event.region]({**values.env, **values.copies, **(given or {})})
+            region = self.standins.get((event.region, event.bucket), context.regions[event.region])
+            returned = region({**values.env, **values.copies, **(given or {})})
         if plan.eager:
             self._flush(values)
         statics = context.buffers.static

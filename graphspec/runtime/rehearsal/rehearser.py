@@ -93,6 +93,10 @@ class Rehearser:
         """A second run on other params, to be compared with a judged one: its calls are made as in a capture too."""
         return self._pass(bucket, events, 2, partial(self._recorded, captured=True), eager=self._called)
 
+    def plainly(self, bucket: Bucket, events: Sequence[Event]) -> Rehearsal:
+        """The same calls with nothing watched and nothing recorded: a compiler compiles here."""
+        return self._pass(bucket, events, 2, self._called, eager=self._called)
+
     def following(self, bucket: Bucket, events: Sequence[Event]) -> Rehearsal:
         """A run after another, with no rewind between: what one left on the host must not show in the next.
 
@@ -176,7 +180,8 @@ class Rehearser:
         self, event: Event, values: PassValues, *, keep: Keep = lambda *_: None, captured: bool = False
     ) -> Observation:
         """A call outside of any capture; inside of one where it cannot be made otherwise, since it reads values."""
-        recorder = self._recorder(event.region)
+        compiled = (event.region, event.bucket) in self.calls.standins
+        recorder = self._recorder(event.region, compiled=compiled)
         read = frozenset(tensor.untyped_storage()._cdata for tensor in self.calls.read(event.region, values))
         origins, copies = dict(values.origins), dict(self.copies.storages())
         gradients = self._gradients(event)
@@ -187,7 +192,7 @@ class Rehearser:
             except ModelError as error:
                 if not lacks_value(error.__cause__ or error):
                     raise
-                recorder = self._recorder(event.region)
+                recorder = self._recorder(event.region, compiled=compiled)
                 with inside_capture(event.region), recorder:
                     outputs = self.calls.call(event, values)
             trees = trees_of(event.region, outputs)
@@ -267,6 +272,13 @@ class Rehearser:
             )
 
         return see
+
+    def _changes(self) -> Changes:
+        """What differs on the host, but for gradients where regions train: a run leaves what eager would have left."""
+        changes = self.world.changes()
+        if not self._context.plan.trains:
+            return changes
+        return replace(changes, rebound=tuple(each for each in changes.rebound if not each.name.endswith(".grad")))
 
     def _gradients(self, event: Event) -> Callable[[Recording], tuple[GradientSeen, ...]]:
         """To be called before a region is; gives what makes of its recording what it did with gradients."""

@@ -5,7 +5,7 @@ What its regions make is from then on what the names stand for, as if graphs had
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -121,7 +121,8 @@ class _Fallback:
         for position, name in enumerate(self._sequence.steps):
             region = self._plan.regions[name]
             wanted = (each for each in self._sequence.results if each in region.outputs)
-            steps.append(self._step(region, frozenset(wanted if position in taken else ())))
+            ran = self._sequence.steps[:position]
+            steps.append(self._step(region, frozenset(wanted if position in taken else ()), ran))
         return steps
 
     def condition(self, name: str, found: Mapping[str, Any]) -> Any:
@@ -188,7 +189,8 @@ class _Fallback:
             raise InputError(f"{role} '{name}' has the shape {list(whole.shape)}, and this run needs {list(shape)}")
         return whole[tuple(slice(0, size) for size in shape)]
 
-    def _step(self, region: RegionPlan, wanted: frozenset[str]) -> EagerStep:
+    def _step(self, region: RegionPlan, wanted: frozenset[str], ran: Collection[str]) -> EagerStep:
+        """``ran`` are the regions that have run before it, of which static outputs are read where they lie."""
         assert self._memory is not None
         places: dict[str, EagerSource] = {}
         for wire in region.reads:
@@ -197,6 +199,8 @@ class _Fallback:
                 places[wire.value] = EagerSource.of(
                     flatten(view), (view,), (self._context.buffers.static[wire.value].block,)
                 )
+            elif wire.producer in ran and (made := self._target(region, wire.value)) is not None:
+                places[wire.value] = EagerSource.of(made.made.tree, made.made.tensors, (made.block,))
         targets = {name: self._target(region, name) for name in region.outputs}
         sizes = {dim: size for dim, size in self.sizes.items() if dim in region.dims}
         kept = {name: target for name, target in targets.items() if target is not None}

@@ -58,6 +58,10 @@ class Variants:
         """Raise GuardError if anything the graphs of a variant read by address was moved since their capture."""
         self._guards[variant].check()
 
+    def guard(self, variant: Variant) -> Guard | None:
+        """What `check` asks, for as long as these graphs are there (``forget``)."""
+        return self._guards[variant]
+
     def guards(self) -> list[Guard]:
         """What is checked before the replays of each variant."""
         return list(self._guards.values())

@@ -3,14 +3,15 @@
 A graph needs fixed addresses, and ``.grad`` is a new tensor, the same one or None, as the caller likes. So a region is
 called with *accumulators* of graphspec's own in ``.grad``, and a run fills them from what is there (replayed.py).
 Which tensors get a gradient in a region shows a *trial*, the first call, in which all of them have an accumulator; what
-it touches of others is what the region would do with a gradient that nobody expects there.
+it touches of others is what the region would do with a gradient that nobody expects there. Where the model's own code
+fails with so many, frozen parameters have none, and a run refuses one that is found there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -65,14 +66,19 @@ class Gradients:
         self._accumulators: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._reached: dict[str, set[int]] = {}
         self._tried: dict[str, dict[int, GradientSeen]] = {}
+        self._frozen_too = True
 
     @property
     def storages(self) -> frozenset[int]:
         """The memory of all accumulators."""
         return frozenset(given.untyped_storage()._cdata for _, given in self._accumulators.values())
 
-    def forget(self) -> None:
-        """Before a new round of captures: every region is tried again, and has accumulators of its own."""
+    def forget(self, *, frozen_too: bool = True) -> None:
+        """Before a new round of captures: every region is tried again, and has accumulators of its own.
+
+        ``frozen_too``: what requires no gradient has one in the trial.
+        """
+        self._frozen_too = frozen_too
         self._accumulators.clear()
         self._reached.clear()
         self._tried.clear()
@@ -105,7 +111,8 @@ class Gradients:
         for _, tensor in leaves:
             here = tensor.grad
             read = alone and id(tensor) in tried and tried[id(tensor)].touch != "untouched"
-            if here is None and reached is not None and id(tensor) not in reached and not read:
+            wanted = self._frozen_too or tensor.requires_grad if reached is None else id(tensor) in reached or read
+            if here is None and not wanted:
                 continue
             given = self.accumulator(tensor)
             with torch.no_grad():
@@ -144,7 +151,8 @@ class Gradients:
         every = {
             id(tensor): self._seen(name, tensor, recording, offered=id(tensor) in there) for name, tensor in leaves
         }
-        self._tried.setdefault(region, every)
+        if region not in self._tried:  # what was not tried may do anything
+            self._tried[region] = {key: each if each.offered else _unknown(each) for key, each in every.items()}
         return tuple(each for each in every.values() if each.matters)
 
     def new(self, leaves: Iterable[Named]) -> dict[int, torch.Tensor]:
@@ -166,6 +174,10 @@ class Gradients:
         index = recording.ref(given).storage if recording.knows(given) else None
         written = index is not None and index in recording.written
         return GradientSeen(name, tensor, offered, _touch(recording, index), _left(tensor, given), written)
+
+
+def _unknown(seen: GradientSeen) -> GradientSeen:
+    return replace(seen, touch="read", left="given")
 
 
 def fill(accumulator: torch.Tensor) -> None:

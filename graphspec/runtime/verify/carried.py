@@ -6,6 +6,7 @@ the parameters of a training step.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -48,6 +49,15 @@ class Carried:
         scratch = scratch_rows(plan)
         self._scratch = {label: scratch[name] for label, (name, _) in declared.items() if name in scratch}
 
+    def joined(self, others: Mapping[str, torch.Tensor], trained: Sequence[Named]) -> Carried:
+        """The same with more tensors of the model."""
+        made = copy.copy(self)
+        known = {_storage(tensor) for tensor in self._tensors.values()}
+        made._tensors = {**{n: t for n, t in others.items() if _storage(t) not in known}, **self._tensors}
+        if made._trained:
+            made._trained = list({id(tensor): (name, tensor) for name, tensor in (*trained, *self._trained)}.values())
+        return made
+
     def save(self) -> Saved:
         """Every tensor with a copy of its content."""
         contents = [(tensor, tensor.detach().clone()) for tensor in self._tensors.values()]
@@ -65,12 +75,12 @@ class Carried:
                 put_back()
 
     def contents(self) -> dict[str, torch.Tensor]:
-        """A copy of each tensor and gradient, with zeros in the rows that padded rows may write."""
-        found = {f"{name}.grad": tensor.grad.clone() for name, tensor in self._trained if tensor.grad is not None}
-        found |= {label: tensor.detach().clone() for label, tensor in self._tensors.items()}
+        """A copy of each tensor, and of the gradients, with zeros in the rows that padded rows may write."""
+        found = {label: tensor.detach().clone() for label, tensor in self._tensors.items()}
         for label, rows in self._scratch.items():
             found[label] = found[label].index_fill(0, torch.tensor(rows, device=found[label].device), 0)
-        return found
+        gradients = {f"{name}.grad": tensor.grad.clone() for name, tensor in self._trained if tensor.grad is not None}
+        return found | gradients
 
 
 def scratch_rows(plan: Plan) -> dict[str, tuple[int, ...]]:

@@ -84,8 +84,10 @@ def _region(
     if kind in _RARE and rng.random() < 0.4:
         kind = "fresh"
     values = ["x", *made[-3:], *made[-1:]]
-    own = [each for each in values if each != "x"] or values
-    a = rng.choice(own if kind in _RARE and rng.random() < 0.8 else values)
+    own = [each for each in values if each != "x"]
+    if kind in _RARE and not own:
+        kind = "fresh"
+    a = rng.choice(own if kind in _RARE and rng.random() < 0.95 else values)
     b = rng.choice([*values, *states])
     if kind in ("alias", "view", "keeps") and states and rng.random() < 0.3:
         a = rng.choice(states)

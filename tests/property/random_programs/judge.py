@@ -24,9 +24,10 @@ from random_programs.plain import Made, Plain
 MAY_BE = {
     "GS301": {"a pool of several"},
     "GS304": {"copy: false"},
+    "GS742": {"eager reshapes"},
     "GS724": {"captured writes"},
     "GS729": {"copy: false", "captured writes", "captured alias", "captured view", "eager alias", "eager view"},
-    "GS750": {"captured writes", "captured alias", "captured view"},
+    "GS750": {"captured writes", "captured alias", "captured view", "captured in place"},
     "GS751": {"eager reshapes", "eager turns"},
 }
 
@@ -169,15 +170,21 @@ class Trial:
         except OrderError as error:
             if not reasons and not self._may_refuse_late():
                 raise WrongError(f"{step} is refused, and nothing is amiss: {error}") from error
-            self._plain = before
-            self._plain.model.bomb = bomb
             self._tally.refused["OrderError"] += 1
+            self._plain = before
+            try:
+                self._same_model(runner, str(step))
+                self._same_states(runner, str(step))
+            except WrongError:  # refused when part of it was done
+                raise EndedError from error
         except GraphSpecError as error:
-            if ended is None and not reasons:
+            if ended is None and not reasons and not self._may_refuse_late():
                 raise WrongError(f"{step} fails, and plain Python does not: {error}") from error
-            if reasons:  # who knows how far it came
+            if reasons or ended is None:  # who knows how far it came
                 raise EndedError from error
         else:
+            if wanted is not None and any(value.shape != (step.rows, 2) for value in wanted.values()):
+                raise EndedError  # it returns what its spec says it does not
             if wanted is None:
                 raise WrongError(f"{step} runs, and plain Python fails: {ended}; {reasons}")
             self._compare(step, wanted, got)

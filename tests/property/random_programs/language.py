@@ -129,6 +129,7 @@ def _lines(program: Program) -> Iterator[str]:
     for region in program.regions:
         more = ", eager: true" if region.eager else ", warmup: 1" + ", on_miss: eager" * program.fallback
         outputs = f"[{', '.join(region.outputs)}]" if len(region.outputs) > 1 else region.outputs[0]
-        yield f"  {region.name}: {{call: model.{region.name}, inputs: [{', '.join(region.reads)}], outputs: {outputs}{more}}}"
+        call = f"call: model.{region.name}, inputs: [{', '.join(region.reads)}], outputs: {outputs}"
+        yield f"  {region.name}: {{{call}{more}}}"
     yield "replay:"
     yield from (f"  {name}: [{', '.join(steps)}]" for name, steps in program.sequences.items())

@@ -72,17 +72,20 @@ class Plain:
             self._touch(("input", name))
         misses = step.rows > program.largest
         results: dict[str, Any] = {}
+        alive: list[Any] = []
         for name in program.sequences[step.sequence]:
             region = program.region(name)
-            self._region(region, step, {**given, **params}, homes, results, eager=region.eager or misses)
+            self._region(region, step, {**given, **params}, homes, results, alive, eager=region.eager or misses)
         self.params = params
         return results
 
     def _region(
         self, region: Region, step: Step, given: Mapping[str, Any], homes: dict[int, set[Any]],
-        results: dict[str, Any], *, eager: bool,
+        results: dict[str, Any], alive: list[Any], *, eager: bool,
     ) -> None:  # fmt: skip
+        """``alive`` keeps what was there, so that storages keep their identity through a run."""
         arguments = [self._value(name, given, step.rows) for name in region.reads]
+        alive.extend((*arguments, *self.values.values(), *self.states.values()))
         for name, made in self.made.items():
             homes.setdefault(_key(self.values[name]), made.homes)
         for name, state in self.states.items():
