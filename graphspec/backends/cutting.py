@@ -105,7 +105,8 @@ class PiecedGraph:
     @property
     def born(self) -> list[torch.Tensor]:
         """The tensors on the memory of the graph that outlive a replay."""
-        return self._pieces[-1].born
+        born: list[torch.Tensor] = self._pieces[-1].born
+        return born
 
     def replay(self) -> None:
         """Launch the pieces on the current stream, and run the parts between them."""

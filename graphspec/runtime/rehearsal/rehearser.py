@@ -312,7 +312,7 @@ class Rehearser:
     def _changes(self) -> Changes:
         """What differs on the host since the pass began, but for what is counted.
 
-        And but for gradients where regions train: a run leaves there what eager would have left.
+        And but for gradients where regions train: a run leaves what eager would have left.
         """
         changes, counted, trains = self.world.changes(), self.counted(), self._context.plan.trains
         rebound = (each for each in changes.rebound if each.name not in counted)
