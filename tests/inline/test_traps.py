@@ -747,6 +747,29 @@ def test_one_module_called_twice_in_a_pass_has_two_graphs(applied):
     trained(model, eager, applied(model), replays=6)
 
 
+def test_a_module_that_a_list_holds_twice_is_one(applied):
+    model, eager = pair(Net())
+    for each in (model, eager):
+        each.layers.append(each.layers[0])
+    found = applied(model)
+    trained(model, eager, found, replays=9)
+    assert found.modules == ("model.layers.0", "model.layers.1")
+
+
+def test_statistics_that_a_forward_without_gradients_moves_before_the_backward(applied):
+    model, eager = pair(Holder(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))))
+    found = applied(model, "model.part")
+    for number in range(6):
+        for each in (model, eager):
+            each.zero_grad()
+            loss = each(*inputs(1, 3, 4, seed=number)).square().sum()
+            with torch.no_grad():
+                each(*inputs(1, 3, 4, seed=9))
+            loss.backward()
+        same(model, eager)
+    assert found.stats.replays == 10
+
+
 def test_branches_that_are_run_and_trained_in_another_order_than_captured(applied):
     class Model(Net):
         turn = False
