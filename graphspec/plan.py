@@ -31,6 +31,7 @@ from graphspec.spec import (
     NpuOptions,
     Param,
     Region,
+    Scalar,
     Shape,
     Update,
 )
@@ -291,6 +292,7 @@ class Plan:
     folder: Path = field(default=Path(), compare=False, repr=False)
     seed: int = field(default=0, compare=False, repr=False)
     sample: str | None = field(default=None, compare=False, repr=False)
+    combinations: tuple[Mapping[str, Scalar], ...] = field(default=(), compare=False, repr=False)
     capture: CaptureOptions = field(default=CaptureOptions(), compare=False, repr=False)
     check: CheckOptions = field(default=CheckOptions(), compare=False, repr=False)
     npu: NpuOptions = field(default=NpuOptions(), compare=False, repr=False)
@@ -349,6 +351,27 @@ def concrete(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
         axis if isinstance(axis, int) else ANY if isinstance(axis, Free) else axis.factor * sizes[axis.dim]
         for axis in shape
     )
+
+
+def occurs(
+    combinations: Iterable[Mapping[str, Scalar]],
+    special: Mapping[str, Any],
+    absent: Collection[str],
+    optional: Collection[str],
+) -> bool:
+    """Whether a run is one of the combinations that occur; with none listed, every one is.
+
+    ``special`` are the values of its specialized params, ``absent`` the inputs that it leaves out of the ``optional``
+    ones of its sequence. What a combination says of others does not count.
+    """
+    listed = tuple(combinations)
+
+    def holds(name: str, wanted: Scalar) -> bool:
+        if name in optional:
+            return (name not in absent) == wanted
+        return name not in special or repr(special[name]) == repr(type(special[name])(wanted))
+
+    return not listed or any(all(holds(*each) for each in one.items()) for one in listed)
 
 
 def choose(sequence: Sequence, sizes: Mapping[str, int], exact: Collection[str] = ()) -> Bucket | None:

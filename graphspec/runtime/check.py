@@ -136,7 +136,7 @@ class _Checked:
 
         Whether a first step is what a later one is from some state, only values show; of momentum it is known.
         """
-        self._rehearser.warm_up(bucket, self._events(bucket))
+        self._rehearser.trial(bucket, self._events(bucket))
         created = of_states(self._world.reach, self._world.changes().created)
         self._rehearser.calls.rewind()
         self._world.forget(created)

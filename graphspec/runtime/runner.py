@@ -24,6 +24,7 @@ from graphspec.runtime.hazards import capturing
 from graphspec.runtime.holdings.storages import outside_inference
 from graphspec.runtime.inline.applied import Applied
 from graphspec.runtime.laws.registry import unbound
+from graphspec.runtime.opened.collections import no_full_collections
 from graphspec.runtime.opened.compilers import compiled_on, uncompiled
 from graphspec.runtime.opened.context import CapturedRegion, Context, GraphInfo, Progress
 from graphspec.runtime.opened.regions import UnboundError, bind_regions
@@ -73,7 +74,7 @@ def open_spec(
     backend = open_backend(device or _device_of(plan, pool), plan)
     plan, warnings = compiled_on(plan, backend.name) if compile else (uncompiled(plan), [])
     try:
-        with without_broken_torch_npu(), outside_inference(), device_failures(backend):
+        with without_broken_torch_npu(), outside_inference(), device_failures(backend), no_full_collections():
             built = build_model(plan, backend.device) if model is None else model
             buffers = Buffers(plan, backend.device)
             refuse_other_devices(built, backend.device)
@@ -147,6 +148,7 @@ class Runner:
         self.sequences: Mapping[str, BoundSequence] = {
             name: BoundSequence(opened, sequence) for name, sequence in context.plan.sequences.items()
         }
+        self._single = next(iter(self.sequences.values())) if len(self.sequences) == 1 else None
 
     # -- running
 
@@ -158,7 +160,7 @@ class Runner:
         the run then pads; results still have the sizes of the inputs.
         Raises InputError (nothing was run), GuardError (something was moved: see `recapture`), OrderError.
         """
-        return self._only().served(inputs)
+        return (self._single or self._only()).served(inputs)
 
     def verify(self, **inputs: Any) -> dict[str, Any]:
         """Run the spec's one sequence twice: by the model's own code, which leaves no trace, and by its graphs.
@@ -344,11 +346,10 @@ class Runner:
             commons.enter(other._gate)
 
     def _only(self) -> BoundSequence:
-        if len(self.sequences) != 1:
-            names = ", ".join(f'runner["{name}"](...)' for name in self.sequences)
-            raise InputError("this spec has several sequences", hint=f"call one of them: {names}")
-        (sequence,) = self.sequences.values()
-        return sequence
+        if self._single is not None:
+            return self._single
+        names = ", ".join(f'runner["{name}"](...)' for name in self.sequences)
+        raise InputError("this spec has several sequences", hint=f"call one of them: {names}")
 
     def entered(self, *, captured: bool = True) -> AbstractContextManager[None]:
         """Around anything that uses the graphs: one thread at a time, and alone with the model."""

@@ -485,3 +485,41 @@ def test_a_lent_result_that_an_eager_region_writes_into_cannot_be_read(opened, w
             lent + 1
         lent = runner["one"](x=torch.ones(3, 2))["h"]
         assert torch.equal(lent * 1, torch.full((3, 2), 2.0))
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_what_an_eager_region_kept_of_more_rows_it_may_write_in_a_run_of_fewer(opened, captured):
+    step = "third: {call: model.third, inputs: [s, x], outputs: z}" if captured else ""
+    runner = opened("""
+        def first(self, s):
+            self.log = [*getattr(self, "log", []), s]
+            return s + 2
+
+        def second(self, x):
+            self.log[0].add_(1)
+            return x * 1
+
+        def third(self, s, x):
+            s.mul_(1).add_(x)
+            return s * 1
+    """, f"""
+        dims: {{batch: [4]}}
+        buffers:
+          x: {{shape: [batch, 2], dtype: float32}}
+          s: {{role: state, shape: [batch, 2], dtype: float32, init: 1}}
+          y: {{role: output, shape: [batch, 2], dtype: float32}}
+          {"z: {role: output, shape: [batch, 2], dtype: float32}" if captured else "x-none: 0"}
+        regions:
+          first: {{call: model.first, inputs: [s], outputs: h, eager: true}}
+          second: {{call: model.second, inputs: [x], outputs: y, eager: true}}
+          {step or "x-none: 0"}
+        replay: [first, second{", third" * captured}]
+    """)  # fmt: skip
+    state = torch.ones(4, 2)
+    for rows in (3, 1, 2, 4, 1):
+        x = torch.full((rows, 2), 10.0)
+        runner.run(x=x)
+        state[:3] += 1
+        state[:rows] += 10 * captured
+        assert torch.equal(runner.state["s"], state)
+        assert torch.equal(runner.model.log[0], state[:3])

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Protocol
 from weakref import WeakSet
 
 import torch
 
-from graphspec.backends.base import CaptureRequest, Slot, other_device
+from graphspec.backends.base import CaptureRequest, Inlet, Serve, Slot, other_device
 from graphspec.backends.cpu.compiling import build
 from graphspec.backends.cpu.compiling.library import Library, LibraryReplayer, operator
 from graphspec.backends.cpu.compiling.lowering import lower, obstacles, overlaps
@@ -19,6 +20,7 @@ from graphspec.backends.cpu.constants import constants, written
 from graphspec.backends.cpu.interpreter import Interpreter, UnsupportedProgramError
 from graphspec.backends.cpu.issue import Issue, issues
 from graphspec.backends.cpu.out_kernels import OutKernels, TryingRecorder
+from graphspec.backends.cpu.pieces import Pieces, pieces
 from graphspec.backends.cpu.program import Location, link
 from graphspec.backends.cpu.python_replayer import PythonReplayer
 from graphspec.backends.cpu.selftest import interpreter_fault
@@ -26,6 +28,7 @@ from graphspec.backends.layout import ArenaLayout, Life, lives
 from graphspec.errors import CaptureError, DeviceError
 from graphspec.levers import pulled
 from graphspec.recording.calls import Call, Recording, Ref, refs_in
+from graphspec.recording.eager import is_eager
 
 
 class Replayer(Protocol):
@@ -81,7 +84,7 @@ class CpuGraph:
     def replay(self) -> None:
         """Issue the recorded calls on the present contents of everything they read."""
         assert self.replayer is not None, "replayed before the round of captures was sealed"
-        if torch.is_autocast_enabled("cpu"):  # what was recorded is already cast; autocast would cast it again
+        if torch._C._is_any_autocast_enabled():  # what was recorded is already cast; autocast would cast it again
             with torch._C._DisableAutocast():
                 self.replayer.run()
         else:
@@ -96,6 +99,15 @@ class CpuGraph:
     def update(self, slot: int, value: Any) -> None:
         """Use ``value`` for a slot from the next replay on."""
         self._writers[slot](value)
+
+    def serving(self, inlets: Sequence[Inlet], results: Sequence[torch.Tensor]) -> Serve | None:
+        """A replay with all that is copied around it in one call into C++, where it is replayed from there."""
+        if not isinstance(self.replayer, Interpreter):
+            return None
+        try:
+            return self.replayer.serving(inlets, results)
+        except (UnsupportedProgramError, RuntimeError):
+            return None
 
 
 class CpuBackend:
@@ -290,10 +302,22 @@ class CpuBackend:
         with torch.no_grad(), torch._C._DisableAutocast():
             PythonReplayer(link(graph.constants, (), locate, {})[0]).run()
         updatable = _updatable(graph)
-        program, places = link(graph.issues, graph.refs, locate, updatable)
-        graph.outputs = program.outputs
-        graph._writers = tuple(lambda value, place=places[key]: program.write(place, value) for key in updatable)
-        graph.replayer = self._choose(program, graph.request.graph.region)
+        writers: dict[tuple[int, int], Any] = {}
+        steps = []
+        for piece in pieces(graph.issues):
+            if is_eager(graph.issues[piece.start].op):
+                steps.append(_eager_part(graph, graph.issues[piece.start], locate))
+                continue
+            slots = {(call - piece.start, at): value for (call, at), value in updatable.items() if call in piece}
+            program, places = link(graph.issues[piece.start : piece.stop], (), locate, slots)
+            for (call, at), place in places.items():
+                writers[call + piece.start, at] = partial(program.write, place)
+            graph.replayer = self._choose(program, graph.request.graph.region)
+            steps.append(graph.replayer.run)
+        graph.outputs = link((), graph.refs, locate, {})[0].outputs
+        graph._writers = tuple(writers[key] for key in updatable)
+        if graph.replayer is None or len(steps) > 1:
+            graph.replayer = Pieces(steps)
 
     def _choose(self, program: Any, region: str) -> Replayer:
         if self._replayer == "python":
@@ -311,6 +335,18 @@ class CpuBackend:
             raise CaptureError(message)
         self.notes.append(f"region '{region}' is replayed from Python, not from C++: {fault}")
         return PythonReplayer(program)
+
+
+def _eager_part(graph: CpuGraph, issue: Issue, locate: Callable[[int], Location]) -> Callable[[], None]:
+    """A part that stays eager, given the tensors of the graph at their final addresses."""
+    read, at, _ = issue.args
+    results = issue.call.outputs[0]
+    tensors = link((), (*read, *results), locate, {})[0].outputs
+    parts = graph.request.parts
+    assert parts is not None
+    made = [graph.recording.is_born(ref.storage) or ref.storage in graph.links for ref in read]
+    parts.found[at].bind(tensors[: len(read)], tensors[len(read) :], made)
+    return partial(parts.run, at)
 
 
 def _handed_on(graphs: Sequence[CpuGraph]) -> dict[int, dict[int, float]]:

@@ -81,6 +81,9 @@ class _Given:
     def check(self, variant: Variant) -> None:
         """Nothing has moved since the capture."""
 
+    def guard(self, variant: Variant) -> None:
+        """Nothing to ask, so these runs go the long way."""
+
 
 class _Stage:
     """Sequences over graphs that nobody has run yet, with a memory of their own."""

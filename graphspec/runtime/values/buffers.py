@@ -121,6 +121,12 @@ class Buffers:
         """Where the memory of each static buffer starts."""
         return frozenset(buffer.whole.untyped_storage().data_ptr() for buffer in self.static.values())
 
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """Where the memory of each static buffer starts and ends, in ascending order."""
+        storages = [buffer.whole.untyped_storage() for buffer in self.static.values()]
+        return sorted({(storage.data_ptr(), storage.data_ptr() + storage.nbytes()) for storage in storages})
+
     @cached_property
     def input_storages(self) -> Mapping[int, str]:
         """The storages of graphspec's own that callers' inputs are copied into, by identity, and the input of each."""
