@@ -126,7 +126,7 @@ class _Capture:
             for bucket, events in self._schedule:
                 self._compiled.prepare(bucket, events, self._dry)
             session.rewind()
-        with self._compiled.standing_in(), self._compiled.settled():
+        with self._compiled.standing_in():
             self._capture_all()
         self._refuse_other_first_calls()  # what every call does otherwise says more than what the first one did
         with quiet():
