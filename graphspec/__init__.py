@@ -106,8 +106,8 @@ def apply(model: Any, path: str | Path | Spec, *, device: str | torch.device | N
     The first pass over the model runs eagerly and teaches what is called; the next is captured. ``device`` overrides
     the spec's; `auto` is where the model is. Raises a subclass of GraphSpecError.
     """
+    from graphspec.runtime.apply import apply_spec
     from graphspec.runtime.building.devices import device_name
-    from graphspec.runtime.inline.applied import apply_spec
 
     return apply_spec(model, path, device=None if device is None else device_name(device))
 

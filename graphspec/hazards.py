@@ -124,7 +124,13 @@ _FILE = replace(_BORN, does="loads a tensor from a file or from host memory", hi
 _RNG = Hazard(
     "GS705",
     "changes or copies the state of a random generator",
-    "seed before the run, outside of the region; for activation checkpointing pass preserve_rng_state=False",
+    "seed before the run, outside of the region",
+)
+#: Of a draw inside of activation checkpointing, which saves the state of the generator and restores it.
+REPEATED = replace(
+    _RNG,
+    does="draws random numbers within activation checkpointing, which restores the state to draw them again",
+    hint="leave dropout out of what is checkpointed; preserve_rng_state=False draws others in the backward",
 )
 _THREAD = Hazard("GS706", "gives work to another thread", f"do the work in the region's own thread; or {_EAGER}")
 _NESTED = Hazard("GS707", "captures or replays a graph of its own", "declare the inner part as a region of the spec")
@@ -299,6 +305,7 @@ HINTS: Mapping[tuple[str, str], str] = {
 
 #: Better advice where a part of torch reads values for itself: the folder of torch to the hint.
 PARTS: Mapping[str, str] = {
+    "amp": "let the scaler step an optimizer that takes what it has found: SGD, Adam, AdamW or Adagrad with fused=True",
     "distributions": "make the distribution with validate_args=False",
 }
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 LEVERS = {
     "below_autograd": "every replayed call passes autograd's kernels, as it would in eager",
     "constants": "calls that make the same in every replay are issued in every replay",
+    "routes": "every run reads, fills, replays and copies call by call from Python",
     "words": "what was touched is asked of torch's guard tree, which goes from object to object",
 }
 

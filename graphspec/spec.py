@@ -82,10 +82,10 @@ class Sample(_Value):
     """How to make an input that was not given. ``kind`` is one of the language's sample kinds.
 
     ``value`` is what the spec wrote beside it: [low, high] for randint and uniform, [mean, std] for normal,
-    a number or nested list for value, a path for file.
+    a number or nested list for value, a path for file, a function for make.
     """
 
-    kind: Literal["normal", "uniform", "randint", "value", "file"]
+    kind: Literal["normal", "uniform", "randint", "value", "file", "make"]
     value: Any = None
 
 
@@ -290,7 +290,7 @@ class Region(_Value):
     @property
     def trains(self) -> bool:
         """Whether it runs with autograd: it computes gradients into ``.grad``, steps an optimizer, or both."""
-        return bool(self.optimizer) or self.grads is not None
+        return (bool(self.optimizer) or self.grads is not None) and not self.inline
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -358,6 +358,8 @@ class Spec:
     """A whole spec. ``sequences`` is the key `replay`; a bare list is the one sequence named ``replay``.
 
     ``loops`` are those of each sequence that has some, in the order of the file: an outer one before its inner ones.
+    ``variants`` are the combinations of specialized params and optional inputs that occur; none: all of them.
+    ``sample`` is the function that gives inputs and params which fit each other.
     """
 
     name: str
@@ -371,6 +373,8 @@ class Spec:
     params: Mapping[str, Param] = field(default_factory=dict)
     buffers: Mapping[str, Buffer] = field(default_factory=dict)
     pools: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sample: str | None = None
+    variants: tuple[Mapping[str, Scalar], ...] = ()
     capture: CaptureOptions = CaptureOptions()
     check: CheckOptions = CheckOptions()
     npu: NpuOptions = NpuOptions()

@@ -102,6 +102,7 @@ def test_the_public_surface_of_the_package_is_this():
         "SpecError",
         "WeightsError",
         "__version__",
+        "apply",
         "compile",
         "load",
         "open",

@@ -75,7 +75,8 @@ class CaptureRequest:
     ``held_until`` gives, for each of them, the last capture of the pool during which it must stay untouched.
     ``slots`` picks the updatable arguments, given what was recorded; ``names`` tells the modules of each
     call, ``updated`` the operators whose arguments updates refresh. With a ``compiler`` the graph is one compiled call;
-    ``compiling`` is called when that has to be compiled first. ``parts`` stay eager between the pieces of the graph.
+    ``compiling`` is called when that has to be compiled first. ``compile_s``: what its compilation took, where ``call``
+    is compiled already. ``parts`` stay eager between the pieces of the graph.
     """
 
     graph: plan.Graph
@@ -87,6 +88,20 @@ class CaptureRequest:
     compiler: Compile | None = None
     compiling: Callable[[], None] = lambda: None
     parts: EagerParts | None = None
+    compile_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Inlet:
+    """Where one input goes: ``view`` at the bucket, and its real rows, ``target``; what else it holds is ``pad``."""
+
+    view: torch.Tensor
+    target: torch.Tensor
+    pad: Any
+
+
+#: Copies tensors into the inlets of a graph, replays it, and gives copies of its results, in one call.
+Serve = Callable[[Sequence["torch.Tensor"]], Sequence["torch.Tensor"]]
 
 
 class CapturedGraph(Protocol):
@@ -122,6 +137,9 @@ class CapturedGraph(Protocol):
     def update(self, slot: int, value: Any) -> None:
         """Use ``value`` for a slot from the next replay on."""
 
+    def serving(self, inlets: Sequence[Inlet], results: Sequence[torch.Tensor]) -> Serve | None:
+        """A replay with all that is copied before and after it; None where that is no quicker than call by call."""
+
 
 def other_device(device: object, other: Any) -> DeviceError:
     """What to raise where pools of another device are to be shared."""
@@ -137,6 +155,8 @@ class Backend(Protocol):
     """One kind of device."""
 
     name: str
+    #: Whether `capture` compiles what it records; else the call it is given is a compiled one.
+    compiles_recordings: bool
 
     @property
     def device(self) -> torch.device:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from graphspec.backends.base import CaptureRequest, EagerParts, Slot
+from graphspec.backends.base import CaptureRequest, EagerParts, Inlet, Serve, Slot
 
 if TYPE_CHECKING:
     from graphspec.recording.calls import Recorder, Recording
@@ -105,7 +105,8 @@ class PiecedGraph:
     @property
     def born(self) -> list[torch.Tensor]:
         """The tensors on the memory of the graph that outlive a replay."""
-        return self._pieces[-1].born
+        born: list[torch.Tensor] = self._pieces[-1].born
+        return born
 
     def replay(self) -> None:
         """Launch the pieces on the current stream, and run the parts between them."""
@@ -116,6 +117,10 @@ class PiecedGraph:
         """Use ``value`` for a slot from the next replay on."""
         piece, number = self._places[slot]
         piece.update(number, value)
+
+    def serving(self, inlets: Sequence[Inlet], results: Sequence[torch.Tensor]) -> Serve | None:  # noqa: ARG002 - always
+        """None: pieces are launched one by one."""
+        return None
 
     def join(self, pool: Any) -> None:
         """The pieces have memory in this pool until they are reset."""

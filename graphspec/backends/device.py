@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _pop_mode
 
-from graphspec.backends.base import CaptureRequest, EagerParts, Slot, other_device
+from graphspec.backends.base import CaptureRequest, EagerParts, Inlet, Serve, Slot, other_device
 from graphspec.backends.cutting import Cutting, PiecedGraph, cut, pieced
 from graphspec.backends.layout import peak_bytes
 from graphspec.errors import CaptureError, DeviceError, GraphSpecError
@@ -25,14 +25,13 @@ from graphspec.spec import CaptureOptions
 class DeviceGraph:
     """One captured device graph, with the tensors on its memory that must outlive the capture."""
 
-    compile_s: float | None = None
-
     def __init__(
         self, backend: DeviceBackend, request: CaptureRequest, graph: Any, recording: Recording, outputs: Any
     ) -> None:
         self._module, self._device = backend.module, backend.device
         self._current_device = backend.current_device()
         self.request = request
+        self.compile_s = request.compile_s
         self.graph = graph
         self._pool: DevicePool | None = None
         self.recording = recording
@@ -64,6 +63,10 @@ class DeviceGraph:
         self._pool = pool
         pool.graphs += 1
 
+    def serving(self, inlets: Sequence[Inlet], results: Sequence[torch.Tensor]) -> Serve | None:  # noqa: ARG002 - always
+        """None: copies and the replay are queued one by one, and the device works meanwhile."""
+        return None
+
     def reset(self) -> None:
         """Give the graph and its pool back to the device."""
         if self._pool is not None:
@@ -92,6 +95,7 @@ class DeviceBackend:
     """Captures into device graphs. ``module`` is ``torch.cuda`` or ``torch.npu``."""
 
     name = "device"
+    compiles_recordings = False
 
     def __init__(self, module: Any, index: int, options: CaptureOptions) -> None:
         self.module = module
@@ -171,7 +175,7 @@ class DeviceBackend:
             gc.collect()
         name = request.graph.pool
         pool = self._pools.setdefault(self._shared.get(name, name), DevicePool())
-        recorder = Recorder(request.graph.region, request.names)
+        recorder = Recorder(request.graph.region, request.names, compiled=request.compiler is not None)
         captured: DeviceGraph | PiecedGraph
         if request.parts is not None:
             captured = self._in_pieces(request, request.parts, pool.handle(self.module), recorder)

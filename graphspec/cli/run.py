@@ -146,6 +146,9 @@ def _refuse_output(output: Path | None, *, nowhere: bool) -> None:
 def _refuse_nothing_to_run(plan: Plan) -> None:
     if not plan.sequences:
         hint = "list its regions under `replay`"
+        if all(region.declared.inline for region in plan.regions.values()):
+            hint = "its regions are inline: graphspec.apply(model, path) in your program, or list an eager region that "
+            hint += "calls the model under `replay`"
         raise InputError(f"{plan.name} has no `replay`: there is nothing to run", hint=hint)
 
 

@@ -1,4 +1,4 @@
-"""GS602 to GS607, GS770, GS771: regions that a compiler works on."""
+"""GS602 to GS607, GS770 to GS772: regions that a compiler works on."""
 
 from __future__ import annotations
 
@@ -41,4 +41,9 @@ CODES: Final = (
          " and writes. The message says what does not fit into that.",
          "compile: {backend: inductor}  # in the region: x.add(torch.rand(4, generator=self.noise))",
          "compile: {backend: inductor}  # and noise: {shape: [4], dtype: float32}, an input"),
+    Code("GS772", "A compiler took away an operator that is updated.",
+         "It joined several into one, or replaced it by another, so that an argument to refresh is gone. Counted are"
+         " the calls of the uncompiled callable and those of the compiled one.",
+         "compile: {backend: npugraph_ex, options: {post_grad_custom_pre_pass: passes.py:merge}}  # two become one",
+         "compile: {backend: npugraph_ex}"),
 )  # fmt: skip

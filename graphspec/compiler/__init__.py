@@ -86,6 +86,8 @@ def _lower(spec: Spec) -> Plan:
         model=spec.model,
         folder=spec.folder,
         seed=spec.seed,
+        sample=spec.sample,
+        combinations=spec.variants,
         capture=spec.capture,
         check=spec.check,
         npu=spec.npu,

@@ -35,7 +35,7 @@ def _buffer(buffer: Buffer, bucketed: tuple[str, ...], sizes: dict[str, int]) ->
         shape=buffer.shape,
         dims=tuple(dim for dim in bucketed if dim in named),
         largest=largest,
-        bytes=None if largest is None or item is None else math.prod(largest) * item,
+        bytes=None if largest is None or item is None or buffer.attr is not None else math.prod(largest) * item,
         static=not buffer.is_made or buffer.static,
         source=buffer.source,
         declared=buffer,

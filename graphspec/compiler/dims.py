@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from graphspec.compiler.buckets import bucketed_dims
-from graphspec.compiler.values import is_static, made_values, params_of
+from graphspec.compiler.values import is_static, made_values, params_of, unnamed_inputs
 from graphspec.spec import Buffer, DimSize, FromSize, Param, Region, Shape, Spec, reads
 
 
@@ -16,7 +16,8 @@ def region_dims(spec: Spec) -> dict[str, tuple[str, ...]]:
     the values it reads: another graph of the producer is another address to read.
     """
     bucketed = bucketed_dims(spec)
-    found = {region.name: _own_dims(spec, region) & bucketed.keys() for region in spec.regions.values()}
+    everywhere = unnamed_inputs(spec)
+    found = {each.name: _own_dims(spec, each, everywhere) & bucketed.keys() for each in spec.regions.values()}
     _flow(found, _readers(spec))
     return {name: tuple(dim for dim in bucketed if dim in dims) for name, dims in found.items()}
 
@@ -51,8 +52,8 @@ def _flow(found: dict[str, set[str]], readers: dict[str, list[str]]) -> None:
                 pending.append(reader)
 
 
-def _own_dims(spec: Spec, region: Region) -> set[str]:
-    named = (*reads(region), *region.outputs)
+def _own_dims(spec: Spec, region: Region, everywhere: set[str]) -> set[str]:
+    named = (*reads(region), *region.outputs, *everywhere)
     declared: list[Buffer | Param] = [spec.buffers[name] for name in named if name in spec.buffers]
     declared += [spec.params[name] for name in params_of(spec, region)]
     return {dim for each in declared for dim in _declared_dims(each)}

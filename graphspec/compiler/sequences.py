@@ -5,23 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from graphspec.compiler.buckets import bucketed_dims, projections
-from graphspec.compiler.values import is_given, params_of
+from graphspec.compiler.values import is_given, params_of, unnamed_inputs
 from graphspec.plan import Bucket, Sequence
 from graphspec.spec import Region, Spec, reads
 
 
 def plan_sequences(spec: Spec, dims: Mapping[str, tuple[str, ...]], buckets: tuple[Bucket, ...]) -> dict[str, Sequence]:
     """Every sequence, in declared order."""
-    return {name: _sequence(spec, name, steps, dims, buckets) for name, steps in spec.sequences.items()}
+    everywhere = unnamed_inputs(spec)
+    return {name: _sequence(spec, name, steps, dims, buckets, everywhere) for name, steps in spec.sequences.items()}
 
 
 def _sequence(
-    spec: Spec, name: str, steps: tuple[str, ...], dims: Mapping[str, tuple[str, ...]], buckets: tuple[Bucket, ...]
+    spec: Spec,
+    name: str,
+    steps: tuple[str, ...],
+    dims: Mapping[str, tuple[str, ...]],
+    buckets: tuple[Bucket, ...],
+    everywhere: set[str],
 ) -> Sequence:
     regions = [spec.regions[step] for step in dict.fromkeys(steps)]
     used = {dim for region in regions for dim in dims[region.name]}
     ordered = tuple(dim for dim in bucketed_dims(spec) if dim in used)
-    read = {value for region in regions for value in reads(region)}
+    read = {value for region in regions for value in reads(region)} | everywhere
     params = {param for region in regions for param in params_of(spec, region)}
     return Sequence(
         name=name,

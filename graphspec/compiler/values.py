@@ -21,6 +21,12 @@ def is_given(buffer: Buffer) -> bool:
     return buffer.role == "input" and buffer.source is None
 
 
+def unnamed_inputs(spec: Spec) -> set[str]:
+    """The inputs that no region is given: the model reads them where they lie, in its own tensors."""
+    owned = {each.name for each in spec.buffers.values() if each.role == "input" and each.attr is not None}
+    return owned and owned - {name for region in spec.regions.values() for name in reads(region)}
+
+
 def is_static(spec: Spec, value: str) -> bool:
     """Whether a region output is copied, inside the graph, into one allocation outside every pool."""
     buffer = spec.buffers.get(value)

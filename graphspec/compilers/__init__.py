@@ -32,4 +32,4 @@ def lacks(region: Region, device: str) -> str | None:
     compiler = COMPILERS[region.compile.backend]
     if device in compiler.devices:
         return None
-    return f"{compiler.name} compiles for {' and '.join(compiler.devices)}, not for {device}"
+    return f"{compiler.name} is run on {' and '.join(compiler.devices)}, not on {device}"

@@ -14,7 +14,7 @@ _PASSES = "a pass of one's own is code that no digest of the library covers"
 
 INDUCTOR: Final = Compiler(
     "inductor",
-    ("cpu", "cuda"),
+    ("cpu",),
     table(
         Option("max_autotune", "bool", "Tries several kernels for matrix products and keeps the fastest."),
         Option("max_autotune_pointwise", "bool", "The same for elementwise kernels."),

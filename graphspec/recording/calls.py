@@ -201,7 +201,8 @@ class Recorder(TorchDispatchMode):
     With ``names`` every call also carries the modules it was made in. ``run`` makes the call in place of the operator
     itself: who else wants to see every call needs no mode of its own. Of an operator whose kernel is Python the calls
     of that code are recorded, as a device does it, inside of ``around_kernels()``; those named in ``whole`` stay one
-    call.
+    call. A function made by torch.compile is run as the eager code that it was made of, unless it is ``compiled`` by
+    graphspec.
     """
 
     def __init__(
@@ -212,6 +213,7 @@ class Recorder(TorchDispatchMode):
         *,
         whole: Collection[str] = (),
         around_kernels: Callable[[], AbstractContextManager[object]] = nullcontext,
+        compiled: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._python = PythonKernels(whole)
@@ -221,6 +223,11 @@ class Recorder(TorchDispatchMode):
         self._names = names
         self.recording = Recording()
         self.failed: tuple[str, Site, Exception] | None = None
+        self._compiled = compiled
+
+    def ignore_compile_internals(self) -> bool:  # type: ignore[override]  # torch asks each mode on its stack
+        """Whether compiled code runs below this mode, which sees the operators that it calls."""
+        return self._compiled
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

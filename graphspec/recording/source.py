@@ -139,6 +139,17 @@ def torch_callers() -> tuple[tuple[str, ...], bool]:
     return tuple(names), frame is not None and _resolved(frame.f_code.co_filename).startswith(_GRAPHSPEC)
 
 
+def within_torch(*files: str) -> bool:
+    """Whether code of one of these files of torch is running, by its path below the folder of torch."""
+    wanted = {f"{_TORCH}{file}" for file in files}
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _resolved(frame.f_code.co_filename) in wanted:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def part_of_torch() -> str:
     """The folder of torch whose Python code the model called last, e.g. ``optim``; empty if it called none."""
     frame: FrameType | None = sys._getframe(1)

@@ -23,20 +23,33 @@ def render(plan: Plan) -> str:
     opened = len(plan.opened)
     in_pool = {pool: opened * count for pool, count in Counter(graph.pool for graph in plan.graphs).items()}
     of_region = {name: opened * count for name, count in Counter(graph.region for graph in plan.graphs).items()}
-    pools = ((pool, str(in_pool.get(pool, 0)), shortened(order, _REGIONS)) for pool, order in plan.pools.items())
-    regions = (_region(region, of_region.get(region.name, 0)) for region in plan.regions.values())
+    inline = [region for region in plan.regions.values() if region.declared.inline]
+    outside = {region.name for region in inline}
+    pools = (
+        (pool, str(in_pool.get(pool, 0)), shortened(order, _REGIONS))
+        for pool, order in plan.pools.items()
+        if not outside.issuperset(order)
+    )
+    regions = (_region(region, of_region.get(name, 0)) for name, region in plan.regions.items() if name not in outside)
     sections = (
         [_headline(plan)],
         table("capture order", ("buckets", "regions"), _capture_order(plan)),
         table("variants", ("graphs", "captured"), _variants(plan)),
         table("pools", ("graphs", "regions in capture order"), pools),
-        table("regions", ("graphs", "one for each", "updates"), regions),
+        table("regions", ("graphs", "one for each", "updates", "compiled by"), regions),
+        table("inline", ("modules", "captured when they are called"), map(_inline, inline)),
         table("values", ("made by", "read by", "how"), value_rows(plan)),
         table("buffers", ("role", "dtype", "shape", "largest", "bytes"), _buffers(plan)),
         *(_sequence(sequence) for sequence in plan.sequences.values()),
         [f"digest {plan.digest}"],
     )
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def _inline(region: RegionPlan) -> tuple[str, str, str]:
+    """What nobody knows the graphs of before the model is called."""
+    order = "all forwards, then all backwards as their gradients came" if region.declared.backward else "forwards"
+    return region.name, region.declared.call, order
 
 
 def _headline(plan: Plan) -> str:
@@ -100,7 +113,8 @@ def _bucket_list(buckets: Iterable[Bucket]) -> str:
 
 def _region(region: RegionPlan, graphs: int) -> tuple[str, ...]:
     updates = (f"{update.op} {update.arg} from {update.param}" for update in region.updates)
-    return region.name, "eager" if region.eager else str(graphs), " x ".join(region.dims), "; ".join(updates)
+    graphs_of = "eager" if region.eager else str(graphs)
+    return region.name, graphs_of, " x ".join(region.dims), "; ".join(updates), region.compiler or ""
 
 
 def _buffers(plan: Plan) -> Iterator[tuple[str, ...]]:
@@ -118,7 +132,7 @@ def _axes(shape: Iterable[object] | None) -> str:
 
 def _size(buffer: BufferPlan) -> str:
     if buffer.bytes is None:
-        return "owned by the model" if buffer.role == "state" else ""
+        return "" if buffer.role in ("output", "intermediate") else "owned by the model"
     return human_bytes(buffer.bytes) + ("" if buffer.static else " in its graph's pool")
 
 

@@ -44,6 +44,11 @@ def missing_functions(spec: Spec) -> Iterator[Diagnostic]:
 
 def _functions(spec: Spec) -> Iterator[tuple[str, KeyPath]]:
     yield spec.model.factory, ("model", "factory")
+    if spec.sample is not None:
+        yield spec.sample, ("sample", "make")
+    for buffer in spec.buffers.values():
+        if buffer.sample is not None and buffer.sample.kind == "make":
+            yield buffer.sample.value, ("buffers", buffer.name, "sample", "make")
     yield from ((text, ("npu", "handlers", index)) for index, text in enumerate(spec.npu.handlers))
     for region in spec.regions.values():
         for value, path in arguments(region):

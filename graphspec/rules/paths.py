@@ -36,7 +36,7 @@ def stray_globs(spec: Spec) -> Iterator[Diagnostic]:
     for text, path, key in _exact(spec):
         if "*" in text:
             message = f"`{dotted(path)}` is '{text}', and `*` cannot stand for one object"
-            hint = "name one object; globs are for `attr` of a state, `within`, and `call` of inline regions"
+            hint = "name one object; globs are for `attr` of a state, `bind`, `within`, and `call` of inline regions"
             yield finding(spec.document, "GS213", message, path, key=key, hint=hint)
 
 
@@ -44,6 +44,9 @@ def _exact(spec: Spec) -> Iterator[Place]:
     """Paths that must lead to one object."""
     for index, text in enumerate(data_at(spec, ("generators",)) or ()):
         yield text, ("generators", index), False
+    for buffer in spec.buffers.values():
+        if buffer.attr is not None and buffer.role == "input":
+            yield buffer.attr, ("buffers", buffer.name, "attr"), False
     for region in spec.regions.values():
         yield from _exact_of(spec, region)
 
@@ -61,8 +64,6 @@ def _exact_of(spec: Spec, region: Region) -> Iterator[Place]:
     one = isinstance(data_at(spec, (*start, "optimizer")), str)
     for index, text in enumerate(region.optimizer):
         yield text, (*start, "optimizer") if one else (*start, "optimizer", index), False
-    for text in region.bind:
-        yield text, (*start, "bind", text), True
     for index, text in enumerate(data_at(spec, (*start, "generators")) or ()):
         yield text, (*start, "generators", index), False
 
@@ -70,9 +71,10 @@ def _exact_of(spec: Spec, region: Region) -> Iterator[Place]:
 def _globs(spec: Spec) -> Iterator[Place]:
     """Paths that may lead to several objects."""
     for buffer in spec.buffers.values():
-        if buffer.attr is not None:
+        if buffer.attr is not None and buffer.role == "state":
             yield buffer.attr, ("buffers", buffer.name, "attr"), False
     for region in spec.regions.values():
+        yield from ((text, ("regions", region.name, "bind", text), True) for text in region.bind)
         if region.inline:
             yield region.call, ("regions", region.name, "call"), False
         for index, update in enumerate(region.updates):

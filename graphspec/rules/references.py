@@ -158,9 +158,8 @@ def unused(spec: Spec) -> Iterator[Diagnostic]:
     dims = {dim for dim, _ in named_dims(spec)}
     dims.update(*(spec.buckets or ()))
     unread = (
-        *(("buffers", name) for name, each in spec.buffers.items() if each.role == "input" and name not in used),
         *(("buffers", name) for name, each in spec.buffers.items()
-          if each.role == "state" and each.attr is None and name not in used),
+          if each.role in ("input", "state") and each.attr is None and name not in used),
         *(("params", name) for name in spec.params if name not in params),
         *(("dims", name) for name in spec.dims if name not in dims),
     )  # fmt: skip

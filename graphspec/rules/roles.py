@@ -13,7 +13,7 @@ from graphspec.spec import Buffer, DimSize, FromSize, Shape, Spec
 
 _ROLES: Mapping[str, tuple[str, ...]] = {
     "init": ("state",),
-    "attr": ("state",),
+    "attr": ("state", "input"),
     "from": ("input",),
     "optional": ("input",),
     "hold": ("input",),
@@ -26,6 +26,7 @@ _ROLES: Mapping[str, tuple[str, ...]] = {
 }
 _NOT_COMPUTED = ("optional", "hold", "cast", "sample")
 _NOT_OWNED = ("dtype", "init", "layout")  # a shape may be declared: it says which axes are bucketed
+_NOT_OF_THE_MODEL = ("from", "layout", "optional")
 _NOT_EAGER: Mapping[str, str] = {
     "updates": "an eager region takes the values of its params as they are",
     "on_miss": "an eager region runs at any size",
@@ -74,7 +75,9 @@ def keys_of_other_roles(spec: Spec) -> Iterator[Diagnostic]:
 def missing_keys(spec: Spec) -> Iterator[Diagnostic]:
     """GS216: an allocation without shape or dtype. A result has one of its own where it is `static`."""
     for buffer in spec.buffers.values():
-        if (buffer.is_made and not buffer.static) or buffer.attr is not None or buffer.source is not None:
+        if (buffer.is_made and not buffer.static) or buffer.source is not None:
+            continue
+        if buffer.attr is not None and buffer.role == "state":
             continue
         shape = flow(own(["batch", 64], spec.document.data if spec.document is not None else None))
         for key, value, example in (("shape", buffer.shape, shape), ("dtype", buffer.dtype, "float32")):
@@ -101,12 +104,22 @@ def contradictions(spec: Spec) -> Iterator[Diagnostic]:
     for buffer in spec.buffers.values():
         if buffer.role != "input":
             continue
+        if buffer.attr is not None:
+            yield from _of_the_model(spec, buffer)
         if buffer.optional and buffer.hold:
             message = f"'{buffer.name}' is optional (absent is None) and held (absent is its last value)"
             path: KeyPath = ("buffers", buffer.name, "hold")
             yield finding(spec.document, "GS224", message, path, key=True, hint="keep one of the two")
         if buffer.source is not None:
             yield from _computed(spec, buffer)
+
+
+def _of_the_model(spec: Spec, buffer: Buffer) -> Iterator[Diagnostic]:
+    for key in _keys(spec, ("buffers", buffer.name)):
+        if key in _NOT_OF_THE_MODEL:
+            message = f"'{buffer.name}' lies in a tensor of the model's own (`attr`), of which `{key}` cannot be said"
+            path = ("buffers", buffer.name, key)
+            yield finding(spec.document, "GS224", message, path, key=True, hint=f"remove `{key}` or `attr`")
 
 
 def _computed(spec: Spec, buffer: Buffer) -> Iterator[Diagnostic]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from graphspec.errors import Diagnostic
+from graphspec.errors import Diagnostic, KeyPath
 from graphspec.finding import finding
 from graphspec.rules.walk import data_at
 from graphspec.spec import Spec
@@ -22,7 +22,7 @@ NOT_YET: Final[tuple[tuple[str, object, str], ...]] = (
     ("allow_unused", True, f"remove it: {_TRAINING}"),
 )
 #: The compilers that some backend runs.
-BUILT: Final = frozenset({"inductor"})
+BUILT: Final = frozenset({"inductor", "npugraph_ex"})
 
 
 def not_yet(spec: Spec) -> Iterator[Diagnostic]:
@@ -36,8 +36,17 @@ def not_yet(spec: Spec) -> Iterator[Diagnostic]:
                 shown = f"{key}: {str(value).lower()}" if value is not None else key
                 message = f"`{shown}` is not supported yet: no backend of this version runs it"
                 yield finding(spec.document, "GS601", message, ("regions", name, key), key=True, hint=hint)
-        compiler = spec.regions[name].compile
-        if compiler is not None and compiler.backend not in BUILT:
-            message = f"`backend: {compiler.backend}` is not supported yet: no backend of this version runs it"
-            yield finding(spec.document, "GS601", message, ("regions", name, "compile", "backend"),
-                          hint="remove `compile`: graphspec captures the callable as it is")  # fmt: skip
+        yield from _compilers(spec, name)
+
+
+def _compilers(spec: Spec, name: str) -> Iterator[Diagnostic]:
+    region = spec.regions[name]
+    path: KeyPath = ("regions", name, "compile")
+    hint = "remove `compile`: graphspec captures the callable as it is"
+    if region.compile is not None and region.compile.backend not in BUILT:
+        message = f"`backend: {region.compile.backend}` is not supported yet: no backend of this version runs it"
+        yield finding(spec.document, "GS601", message, (*path, "backend"), hint=hint)
+    elif region.compile is not None and (region.inline or region.backward or region.trains):
+        kind = "inline" if region.inline else "training"
+        message = f"`compile` in the {kind} region '{name}' is not supported yet: no backend of this version runs it"
+        yield finding(spec.document, "GS601", message, path, key=True, hint=hint)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 from graphspec.compiler.dims import region_dims, shape_dims
-from graphspec.compiler.values import is_given, made_values, params_of
+from graphspec.compiler.values import is_given, made_values, params_of, unnamed_inputs
 from graphspec.errors import Diagnostic, Severity
 from graphspec.finding import finding
 from graphspec.rules.walk import named_dims, output_place
@@ -87,7 +87,7 @@ def _sized(dim: str, size: int) -> str:
 
 def given_dims(spec: Spec, regions: Iterable[Region]) -> set[str]:
     """The dims whose sizes a run of these regions is told by the inputs and params it is given."""
-    names = {name for region in regions for name in reads(region)}
+    names = {name for region in regions for name in reads(region)} | unnamed_inputs(spec)
     shapes = [each.shape or () for each in spec.buffers.values() if each.name in names and is_given(each)]
     shapes += [spec.params[name].shape for region in regions for name in params_of(spec, region)]
     return {dim for shape in shapes for dim in shape_dims(shape)}

@@ -8,6 +8,7 @@ axes its rows lie: what holds at both ends holds in between.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -44,7 +45,7 @@ from graphspec.runtime.rehearsal.param_symbols import ParamSymbols
 from graphspec.runtime.rehearsal.rehearser import Rehearser
 from graphspec.runtime.rehearsal.unread import Unread
 from graphspec.runtime.training.optimizers import Flags, dampened, of_states, optimizers, state_tensors
-from graphspec.runtime.values.buffers import Buffers, owned_tensors
+from graphspec.runtime.values.buffers import Buffers, owned_input, owned_tensors
 from graphspec.runtime.values.eager_copies import EagerCopies
 
 Progress = Callable[[str], None]
@@ -66,6 +67,8 @@ def check_spec(spec: language.Spec, device: str | None = None, progress: Progres
         regions, wrong = bind_regions(plan, model)
         with tensors.entered():
             buffers = Buffers(plan, torch.device("cpu"))
+            with contextlib.suppress(ModelError):  # which is found below
+                buffers.adopt_inputs(model)
         backend: Any = JudgedDevice(label, handlers=bool(spec.npu.handlers))
         context = Context(plan, model, regions, buffers, backend)
         checked = _Checked(context, FakeWorld(tensors, placement, FakeSession(context.roots)), label, progress)
@@ -132,7 +135,12 @@ class _Checked:
 
         Whether a first step is what a later one is from some state, only values show; of momentum it is known.
         """
-        self._rehearser.warm_up(bucket, self._events(bucket))
+        gradients = self._context.gradients
+        gradients.forget()
+        if self._rehearser.warm_up(bucket, self._events(bucket)).ended is not None:
+            self._rehearser.calls.rewind()
+            gradients.forget(frozen_too=False)
+            self._rehearser.warm_up(bucket, self._events(bucket))
         created = of_states(self._world.reach, self._world.changes().created)
         self._rehearser.calls.rewind()
         self._world.forget(created)
@@ -249,11 +257,14 @@ class _Checked:
                 return
 
     def _unmatched(self) -> Iterator[Diagnostic]:
-        """States of the model that are not there after the warm-up."""
+        """States and inputs of the model that are not there after the warm-up, and inputs that are not as declared."""
         for name, buffer in self._plan.buffers.items():
             if buffer.declared.attr is not None:
                 try:
-                    owned_tensors(self._context.model, buffer.declared)
+                    if buffer.role == "input":
+                        owned_input(self._context.model, buffer)
+                    else:
+                        owned_tensors(self._context.model, buffer.declared)
                 except ModelError as error:
                     path = ("buffers", name, "attr")
                     yield finding(self._plan.document, "GS740", error.message, path, hint=error.hint)

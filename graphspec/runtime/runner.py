@@ -80,9 +80,10 @@ def open_spec(
             refuse_other_modes(model, plan)
             regions, wrong = bind_regions(plan, built)
             _refuse_unbound(plan, wrong)
+            buffers.adopt_inputs(built)
             turn = None if pool is None else pool._context.shared.turn
             context = Context(
-                plan, built, regions, buffers, backend, warnings, turn, compiling=compiling or (lambda _: None)
+                plan, built, regions, buffers, backend, warnings, turn=turn, compiling=compiling or (lambda _: None)
             )
             runner = Runner(context, progress)
             if pool is not None:
@@ -146,6 +147,7 @@ class Runner:
         self.sequences: Mapping[str, BoundSequence] = {
             name: BoundSequence(opened, sequence) for name, sequence in context.plan.sequences.items()
         }
+        self._single = next(iter(self.sequences.values())) if len(self.sequences) == 1 else None
 
     # -- running
 
@@ -157,7 +159,7 @@ class Runner:
         the run then pads; results still have the sizes of the inputs.
         Raises InputError (nothing was run), GuardError (something was moved: see `recapture`), OrderError.
         """
-        return self._only().served(inputs)
+        return (self._single or self._only()).served(inputs)
 
     def verify(self, **inputs: Any) -> dict[str, Any]:
         """Run the spec's one sequence twice: by the model's own code, which leaves no trace, and by its graphs.
@@ -187,8 +189,13 @@ class Runner:
         context, plan = self._context, self[sequence].plan
         full = {**dict(plan.buckets[-1].sizes), **(sizes or {})}
         made: dict[str, Any] = dict(context.sample_inputs(plan.inputs, full, seed))
-        params = context.default_params(Bucket(tuple(full.items())), {})
+        params = context.default_params(Bucket(tuple(full.items())), {}, seed)
         return made | {name: params[name] for name in plan.params}
+
+    @property
+    def exemplary(self) -> frozenset[str]:
+        """The params that samples take from an example of the spec (`sample: {make: ...}`), with what fits them."""
+        return frozenset(self._context.examples.params)
 
     def reset(self) -> None:
         """Put every state back to its initial content."""
@@ -338,11 +345,10 @@ class Runner:
             commons.enter(other._gate)
 
     def _only(self) -> BoundSequence:
-        if len(self.sequences) != 1:
-            names = ", ".join(f'runner["{name}"](...)' for name in self.sequences)
-            raise InputError("this spec has several sequences", hint=f"call one of them: {names}")
-        (sequence,) = self.sequences.values()
-        return sequence
+        if self._single is not None:
+            return self._single
+        names = ", ".join(f'runner["{name}"](...)' for name in self.sequences)
+        raise InputError("this spec has several sequences", hint=f"call one of them: {names}")
 
     def entered(self, *, captured: bool = True) -> AbstractContextManager[None]:
         """Around anything that uses the graphs: one thread at a time, and alone with the model."""

@@ -7,12 +7,12 @@ from transformers import GPT2Config, GPT2LMHeadModel
 class Trainer:
     """A language model, its optimizer, and one step of its training."""
 
-    def __init__(self, layers: int, width: int) -> None:
+    def __init__(self, layers: int, width: int, device: str) -> None:
         config = GPT2Config(
             vocab_size=96, n_positions=32, n_embd=width, n_layer=layers, n_head=4, use_cache=False,
             attn_implementation="eager",
         )  # fmt: skip
-        self.model = GPT2LMHeadModel(config).train()
+        self.model = GPT2LMHeadModel(config).to(device).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
 
     @torch.enable_grad()
@@ -26,6 +26,6 @@ class Trainer:
         return loss.detach()
 
 
-def build(layers: int, width: int) -> Trainer:
+def build(layers: int, width: int, device: str) -> Trainer:
     """A trainer with fresh weights."""
-    return Trainer(layers, width)
+    return Trainer(layers, width, device)

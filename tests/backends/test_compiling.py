@@ -392,6 +392,14 @@ def test_without_a_cxx_compiler_the_error_says_so_and_no_compile_runs(tiny, monk
     assert "there is no C++ compiler (g++) on the PATH" in CliRunner().invoke(group, ["doctor"]).stdout
 
 
+def test_a_compiler_that_the_device_lacks_is_said_once_and_the_region_runs(tiny):
+    tiny.write_text(SPEC.replace("inductor", "npugraph_ex"))
+    spec = graphspec.load(tiny)
+    with graphspec.open(spec, device="cpu") as runner:
+        assert runner.warnings == ("region 'f' captured uncompiled: npugraph_ex is run on npu, not on cpu",)
+        assert runner.graphs[0].compile_s is None
+
+
 @pytest.mark.usefixtures("own_cache")
 def test_an_operator_that_draws_nothing_when_asked_to_is_no_random_one(tiny, monkeypatch):
     attention = "torch.nn.functional.scaled_dot_product_attention"

@@ -12,6 +12,7 @@ import re
 import sys
 import textwrap
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +20,8 @@ import torch
 import graphspec
 from graphspec.errors import GraphSpecError, HazardError, ModelError
 from graphspec.runtime.check import check_spec
+
+sys.path.insert(0, str(Path(__file__).parent))  # steps.py
 
 PRELUDE = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
 HEADER = {"graphspec": "graphspec: 1", "name": "name: case", "model": "model: {factory: model.py:Model}"}

@@ -73,6 +73,7 @@ SPEC = """
         inputs: [x]
         around: {around}
         outputs: y
+        pad_rows: {{cache: [15]}}
         {more}
     replay: [main]
 """

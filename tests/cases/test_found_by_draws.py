@@ -7,7 +7,7 @@ import textwrap
 import pytest
 import torch
 
-from graphspec.errors import HazardError, InputError, OrderError
+from graphspec.errors import CaptureError, HazardError, InputError, OrderError
 
 MODEL = """\
 class Model(nn.Module):
@@ -399,3 +399,127 @@ def test_what_an_eager_region_returns_of_an_input_outlives_the_run(opened):
     runner = view_of_an_input(opened, "", ", eager: true", "{whole: [first, second], part: [second], again: [first]}")
     runner["whole"](x=torch.ones(2, 3), z=torch.zeros(6))
     assert runner["part"](z=torch.ones(6))["y"].tolist() == [2.0] * 6
+
+
+# -- random programs over values
+
+
+def test_a_fallback_reads_a_static_output_of_its_own_run(opened):
+    runner = opened("def first(self, x): return x * 1.5\ndef second(self, h): return h * 1", """
+        dims: {batch: [4]}
+        buffers:
+          x: {shape: [batch, 2], dtype: float32}
+          h: {role: output, shape: [batch, 2], dtype: float32, static: true}
+          y: {role: output, shape: [batch, 2], dtype: float32}
+        regions:
+          first: {call: model.first, inputs: [x], outputs: h}
+          second: {call: model.second, inputs: [h], outputs: y}
+        replay: [first, second]
+    """)  # fmt: skip
+    x = torch.randn(3, 2)
+    assert torch.equal(runner.sequences["replay"].eager({"x": x})["y"], x * 1.5)
+    assert torch.equal(runner.verify(x=x)["y"], x * 1.5)
+
+
+@pytest.mark.parametrize("last", ["captured", "eager"])
+def test_an_eager_region_that_returns_other_rows_than_the_runs_is_refused(opened, last):
+    runner = opened("""
+        def first(self, x): return x * 2
+        def second(self, h, x): return h * 1
+        def third(self, v): return v + 0
+    """, f"""
+        dims: {{batch: [2, 4]}}
+        buffers:
+          x: {{shape: [batch, 2], dtype: float32}}
+          h: {{role: output, shape: [batch, 2], dtype: float32}}
+          v: {{role: output, shape: [batch, 2], dtype: float32}}
+          y: {{role: output, shape: [batch, 2], dtype: float32}}
+        regions:
+          first: {{call: model.first, inputs: [x], outputs: h}}
+          second: {{call: model.second, inputs: [h, x], outputs: v, eager: true}}
+          third: {{call: model.third, inputs: [v], outputs: y{", eager: true" * (last == "eager")}}}
+        replay: {{one: [first], two: [second, third]}}
+    """)  # fmt: skip
+    runner["one"](x=torch.ones(4, 2))
+    with pytest.raises(
+        CaptureError, match=r"'v' is declared \[batch, 2\], here \[3, 2\], and the call returned \[4, 2\]"
+    ):
+        runner["two"](x=torch.ones(3, 2))
+    assert torch.equal(runner["two"](x=torch.ones(4, 2))["y"], torch.full((4, 2), 2.0))
+
+
+@pytest.mark.parametrize("anew", ["write", "reset"])
+def test_what_an_eager_region_kept_of_a_state_is_its_own_when_the_state_is_written_from_outside(opened, anew):
+    runner = opened("def main(self, s, x): s.add_(x); self.log = [*getattr(self, 'log', []), s]; return s * 1", """
+        buffers:
+          x: {shape: [2], dtype: float32}
+          s: {role: state, shape: [2], dtype: float32, init: 1}
+          y: {role: output, shape: [2], dtype: float32}
+        regions:
+          main: {call: model.main, inputs: [s, x], outputs: y, eager: true}
+        replay: [main]
+    """)  # fmt: skip
+    for _ in range(3):
+        runner.run(x=torch.ones(2))
+    runner.state.write("s", torch.full((2,), 7.0)) if anew == "write" else runner.reset()
+    assert [each.tolist() for each in runner.model.log] == [[4, 4]] * 3
+    runner.run(x=torch.ones(2))
+    assert [each.tolist() for each in runner.model.log[:3]] == [[4, 4]] * 3
+
+
+@pytest.mark.parametrize("write", ["h.mul_(.5)", "h.view(-1)[:1] = 9", "h[0].zero_()"])
+def test_a_lent_result_that_an_eager_region_writes_into_cannot_be_read(opened, write):
+    runner = opened(f"def first(self, x): return x * 2\ndef second(self, h, x): {write}; return h + x", """
+        buffers:
+          x: {shape: [3, 2], dtype: float32}
+          h: {role: output, shape: [3, 2], dtype: float32, copy: false}
+          y: {role: output, shape: [3, 2], dtype: float32}
+        regions:
+          first: {call: model.first, inputs: [x], outputs: h}
+          second: {call: model.second, inputs: [h, x], outputs: y, eager: true}
+        replay: {both: [first, second], one: [first]}
+    """)  # fmt: skip
+    for _ in range(4):  # at first eager regions work on copies
+        lent = runner["both"](x=torch.ones(3, 2))["h"]
+        with pytest.raises(OrderError, match="region 'second', which writes into it"):
+            lent + 1
+        lent = runner["one"](x=torch.ones(3, 2))["h"]
+        assert torch.equal(lent * 1, torch.full((3, 2), 2.0))
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_what_an_eager_region_kept_of_more_rows_it_may_write_in_a_run_of_fewer(opened, captured):
+    step = "third: {call: model.third, inputs: [s, x], outputs: z}" if captured else ""
+    runner = opened("""
+        def first(self, s):
+            self.log = [*getattr(self, "log", []), s]
+            return s + 2
+
+        def second(self, x):
+            self.log[0].add_(1)
+            return x * 1
+
+        def third(self, s, x):
+            s.mul_(1).add_(x)
+            return s * 1
+    """, f"""
+        dims: {{batch: [4]}}
+        buffers:
+          x: {{shape: [batch, 2], dtype: float32}}
+          s: {{role: state, shape: [batch, 2], dtype: float32, init: 1}}
+          y: {{role: output, shape: [batch, 2], dtype: float32}}
+          {"z: {role: output, shape: [batch, 2], dtype: float32}" if captured else "x-none: 0"}
+        regions:
+          first: {{call: model.first, inputs: [s], outputs: h, eager: true}}
+          second: {{call: model.second, inputs: [x], outputs: y, eager: true}}
+          {step or "x-none: 0"}
+        replay: [first, second{", third" * captured}]
+    """)  # fmt: skip
+    state = torch.ones(4, 2)
+    for rows in (3, 1, 2, 4, 1):
+        x = torch.full((rows, 2), 10.0)
+        runner.run(x=x)
+        state[:3] += 1
+        state[:rows] += 10 * captured
+        assert torch.equal(runner.state["s"], state)
+        assert torch.equal(runner.model.log[0], state[:3])

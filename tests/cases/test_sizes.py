@@ -145,7 +145,7 @@ def test_a_run_that_would_be_padded_beyond_the_limit_runs_eagerly(case, capsys):
 
 PIPELINE = """
     def first(self, x):
-        return x.repeat(2, 1), x.sum()
+        return x.repeat_interleave(2, 0), x.sum()
 
     def host(self, h):
         return h * (3 if h.shape[0] else 1)
@@ -176,7 +176,7 @@ def test_an_intermediate_is_declared_and_cut_and_no_result(case, static):
         x = torch.randn(rows, 4)
         got = runner.run(x=x)
         assert list(got) == ["y"]
-        torch.testing.assert_close(got["y"], x.repeat(2, 1) * 4)
+        torch.testing.assert_close(got["y"], x.repeat_interleave(2, 0) * 4)
 
 
 def test_the_shape_of_an_intermediate_is_checked(case):

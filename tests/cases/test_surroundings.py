@@ -407,11 +407,7 @@ def test_a_run_from_inside_the_region_of_its_own_runner_is_refused(case):
 
 
 TRAINING = {
-    "grads": "grads: overwrite",
-    "accumulated grads": "grads: accumulate",
-    "optimizer": "optimizer: model.optimizer",
     "backward": "backward: true, inline: true",
-    "bind": "bind: {model.optimizer.param_groups.0.lr: lr}",
     "allow_unused": "allow_unused: true, backward: true",
 }
 

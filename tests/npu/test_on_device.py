@@ -13,13 +13,24 @@ EMULATOR = sorted((TESTS / "cann").glob("test_*.py"))
 
 
 @pytest.mark.takes(15)
-def test_updates_options_and_paged_decode_on_the_npu(passes):
-    passes(*(DEVICE / f"{name}.py" for name in ("updates", "options", "paged_decode", "writes", "lifecycle")))
+def test_updates_options_paged_decode_and_training_on_the_npu(passes):
+    names = ("updates", "options", "paged_decode", "writes", "lifecycle", "training", "language")
+    passes(*(DEVICE / f"{name}.py" for name in names))
+
+
+@pytest.mark.takes(20)
+def test_what_npugraph_ex_compiles_is_captured_with_every_guarantee(passes):
+    passes(DEVICE / "compiled.py")
 
 
 @pytest.mark.takes(25)
 def test_every_example_matches_eager_on_the_npu(passes):
     passes(DEVICE / "examples.py")
+
+
+@pytest.mark.takes(30)
+def test_inline_regions_train_on_the_npu_as_eager_does(passes):
+    passes(DEVICE / "inline.py")
 
 
 @pytest.mark.takes(25)

@@ -10,6 +10,7 @@ import multiprocessing.pool
 import pickle
 import random
 import threading
+import types
 from concurrent.futures.process import ProcessPoolExecutor
 
 import numpy as np
@@ -471,13 +472,13 @@ def test_a_backward_pass_is_watched_inside_autograd_functions_and_hooks():
         assert findings[0].line == Peek.backward.__code__.co_firstlineno + 2
 
 
-def test_activation_checkpointing_that_keeps_the_seed_is_found_and_without_it_passes():
+def test_activation_checkpointing_that_keeps_the_seed_is_found_where_something_draws_and_without_it_passes():
     from torch.utils.checkpoint import checkpoint
 
     x = torch.ones(3, requires_grad=True)
-    step = lambda keep: checkpoint(torch.sin, x, use_reentrant=False, preserve_rng_state=keep).sum().backward()
-    assert {f.code for f in found(lambda: step(True))} == {"GS705"}
-    assert found(lambda: step(False)) == []
+    step = lambda what, keep: checkpoint(what, x, use_reentrant=False, preserve_rng_state=keep).sum().backward()
+    assert {f.code for f in found(lambda: step(F.dropout, True))} == {"GS705"}
+    assert found(lambda: step(F.dropout, False)) == found(lambda: step(torch.sin, True)) == []
 
 
 def training_step(make, momentum=0.1):
@@ -696,6 +697,20 @@ def test_hooks_are_listed_with_their_module_and_kind_but_not_those_that_torch_us
         for handle in handles:
             handle.remove()
     assert hooked_modules(model) == hooked_modules(object()) == []
+
+
+def test_hooks_are_found_on_optimizers_and_through_plain_objects():
+    holder = types.SimpleNamespace(net=nn.Linear(2, 2))
+    holder.optimizer = torch.optim.SGD(holder.net.parameters(), 0.1)
+    assert hooked_modules(holder) == []
+    holder.net.register_forward_hook(lambda *_: None)
+    holder.net.weight.register_hook(lambda grad: grad)
+    holder.optimizer.register_step_post_hook(lambda *_: None)
+    assert hooked_modules(holder) == [
+        ("model.net", "forward hook"),
+        ("model.net.weight", "gradient hook"),
+        ("model.optimizer", "step post-hook"),
+    ]
 
 
 def test_a_hook_that_a_package_puts_on_its_own_modules_is_part_of_the_model():

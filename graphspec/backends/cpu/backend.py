@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 import torch
 
-from graphspec.backends.base import CaptureRequest, Slot, other_device
+from graphspec.backends.base import CaptureRequest, Inlet, Serve, Slot, other_device
 from graphspec.backends.cpu.compiling import build
 from graphspec.backends.cpu.compiling.library import Library, LibraryReplayer, operator
 from graphspec.backends.cpu.compiling.lowering import lower, obstacles, overlaps
@@ -84,7 +84,7 @@ class CpuGraph:
     def replay(self) -> None:
         """Issue the recorded calls on the present contents of everything they read."""
         assert self.replayer is not None, "replayed before the round of captures was sealed"
-        if torch.is_autocast_enabled("cpu"):  # what was recorded is already cast; autocast would cast it again
+        if torch._C._is_any_autocast_enabled():  # what was recorded is already cast; autocast would cast it again
             with torch._C._DisableAutocast():
                 self.replayer.run()
         else:
@@ -100,11 +100,21 @@ class CpuGraph:
         """Use ``value`` for a slot from the next replay on."""
         self._writers[slot](value)
 
+    def serving(self, inlets: Sequence[Inlet], results: Sequence[torch.Tensor]) -> Serve | None:
+        """A replay with all that is copied around it in one call into C++, where it is replayed from there."""
+        if not isinstance(self.replayer, Interpreter):
+            return None
+        try:
+            return self.replayer.serving(inlets, results)
+        except (UnsupportedProgramError, RuntimeError):
+            return None
+
 
 class CpuBackend:
     """Graphs on the CPU. ``replayer`` forces one way of issuing; ``auto`` takes C++ where it proves right."""
 
     name = "cpu"
+    compiles_recordings = True
 
     def __init__(self, replayer: Literal["auto", "interpreter", "python"] = "auto") -> None:
         self.device = torch.device("cpu")
@@ -247,7 +257,7 @@ class CpuBackend:
     def _compile(self, graph: CpuGraph) -> None:
         """Put one call of a compiled library in the place of all that a graph issues, where its region asks for it."""
         request, recording = graph.request, graph.recording
-        if request.compiler is None or not graph.issues:
+        if request.compiler is None or not recording.calls:
             return
         region = request.graph.region
         for obstacle in obstacles(recording):
@@ -266,7 +276,7 @@ class CpuBackend:
         reads, writes = lowered.arguments[: lowered.reads], lowered.arguments[lowered.reads :]
         args = (built.library.number, reads, writes)
         call = Call(operator(), args, {}, (), tuple(ref.storage for ref in lowered.results), recording.calls[-1].site)
-        graph.issues = [Issue(call, call.op, args)]
+        graph.issues, graph.constants = [Issue(call, call.op, args)], []
         graph.library, graph.compile_s = built.library, built.seconds
 
     def _links(self, recording: Recording) -> dict[int, tuple[CpuGraph, int]]:

@@ -13,15 +13,20 @@ This is a private route of torch. `selftest` proves it on this torch before it i
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch._C import Graph, ListType, TensorType
+from torch._C import Graph, ListType, TensorType, TupleType
 
+from graphspec.backends.base import Inlet, Serve
 from graphspec.backends.cpu.below_autograd import all_below_autograd
 from graphspec.backends.cpu.program import At, Program, SlotAt, Step
 from graphspec.levers import pulled
+
+aten = torch.ops.aten
 
 
 class UnsupportedProgramError(Exception):
@@ -34,25 +39,44 @@ class Interpreter:
     kind = "interpreter"
 
     def __init__(self, program: Program) -> None:
+        self._program = program
         builder = _Builder(program)
-        for step in program.steps:
-            builder.add(step)
-        self._function = builder.finish()
+        builder.add_all()
+        self._function = builder.finish("replay")
         self._values = program.values
         below = pulled("below_autograd") and all_below_autograd(step.op for step in program.steps)
         self._around: Any = torch._C._AutoDispatchBelowADInplaceOrView if below else nullcontext
         self._tensors, *self._written_lists = (torch._C.ScriptList(tensors) for tensors in builder.lists)
+        self._serving: dict[Any, tuple[Any, list[Any]]] = {}
 
     def run(self) -> None:
         """Issue every call once, in order."""
-        # Unoptimized: profiling and specializing a graph whose every node writes memory gains nothing.
-        optimize = torch._C._get_graph_executor_optimize()
-        torch._C._set_graph_executor_optimize(False)
-        try:
-            with self._around():
-                self._function(self._tensors, *self._values, *self._written_lists)
-        finally:
-            torch._C._set_graph_executor_optimize(optimize)
+        with self._around():
+            self._function(self._tensors, *self._values, *self._written_lists)
+
+    def serving(self, inlets: Sequence[Inlet], results: Sequence[torch.Tensor]) -> Serve:
+        """The same between copies into ``inlets`` and copies of ``results``, all in one call.
+
+        One function serves every real size: where copies go to and come from is handed to it.
+        """
+        pads = [None if inlet.target is inlet.view else inlet.pad for inlet in inlets]
+        key = (repr(pads), len(results))
+        if key not in self._serving:
+            builder = _Builder(self._program)
+            outlets = builder.begin_serving(pads, len(results))
+            builder.add_all()
+            function = builder.finish("serve", builder.copies(outlets))
+            _, _, *lists = builder.lists
+            self._serving[key] = function, [torch._C.ScriptList(tensors) for tensors in lists]
+        function, written = self._serving[key]
+        tensors, values, around = self._tensors, self._values, self._around
+        ends = torch._C.ScriptList([*(t for inlet in inlets for t in (inlet.view, inlet.target)), *results])
+
+        def serve(given: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+            with around():
+                return function(tensors, *values, *given, ends, *written) or ()
+
+        return serve
 
 
 class _Builder:
@@ -67,28 +91,62 @@ class _Builder:
         # Inputs are in order of creation: the tensors, the update slots, then each list that is written.
         self._slots = [self._graph.addInput(f"slot_{index}") for index in range(len(program.values))]
 
+    def begin_serving(self, pads: Sequence[Any], results: int) -> list[Any]:
+        """Fill what is given into inlets, each after its ``pad`` if it has one; the results that are copied out."""
+        given = [self._graph.addInput(f"given_{number}") for number in range(len(pads))]
+        for value in given:
+            value.setType(TensorType.get())
+        ends = self._unpacked([torch.empty(0)] * (2 * len(pads) + results))  # of each route its own
+        for number, pad in enumerate(pads):
+            view, target = ends[2 * number : 2 * number + 2]
+            if pad is not None:
+                self._node(aten.fill_.Scalar, [view, self._constant(int(pad) if isinstance(pad, bool) else pad)])
+            self._node(aten.copy_.default, [target, given[number], self._constant(False)])
+        return ends[2 * len(pads) :]
+
+    def copies(self, tensors: Sequence[Any]) -> list[Any]:
+        """Copies of these."""
+        return [self._node(aten.clone.default, [each, self._constant(None)])[0] for each in tensors]
+
+    def add_all(self) -> None:
+        """Every step of the program."""
+        for step in self._program.steps:
+            self.add(step)
+
     def add(self, step: Step) -> None:
         schema = step.op._schema
         if step.op.namespace == "c10d":
             message = f"{schema.name} returns a handle that must be waited for"
             raise UnsupportedProgramError(message)
         inputs = [self._value(value, argument) for argument, value in zip(schema.arguments, step.args, strict=True)]
+        for output, copy in zip(self._node(step.op, inputs), step.copies, strict=False):
+            self._copy(output, copy)
+
+    def finish(self, name: str, returned: Sequence[Any] = ()) -> Any:
+        """The function, which returns a tuple, or None for nothing."""
+        graph = self._graph
+        if not returned:
+            graph.registerOutput(self._constant(None))
+        else:
+            node = graph.create("prim::TupleConstruct", list(returned), 1)
+            node.output().setType(TupleType([value.type() for value in returned]))
+            graph.appendNode(node)
+            graph.registerOutput(node.output())
+        graph.lint()
+        return _as_written(torch._C._create_function_from_graph(name, graph))
+
+    def _node(self, op: Any, inputs: list[Any]) -> list[Any]:
+        """Call one operator; what it returns."""
+        schema = op._schema
         node = self._graph.create(schema.name, inputs, len(schema.returns))
         outputs = list(node.outputs())
         for output, returned in zip(outputs, schema.returns, strict=True):
             output.setType(returned.type)
         self._graph.appendNode(node)
         if node.schema() != str(schema):
-            message = f"{step.op} resolved to {node.schema()}"
+            message = f"{op} resolved to {node.schema()}"
             raise UnsupportedProgramError(message)
-        for output, copy in zip(outputs, step.copies, strict=False):
-            self._copy(output, copy)
-
-    def finish(self) -> Any:
-        graph = self._graph
-        graph.registerOutput(self._constant(None))
-        graph.lint()
-        return torch._C._create_function_from_graph("replay", graph)
+        return outputs
 
     def _value(self, value: Any, argument: Any) -> Any:
         if isinstance(value, At):
@@ -139,15 +197,37 @@ class _Builder:
 
     def _copy(self, result: Any, destination: Any) -> None:
         if isinstance(destination, At):
-            inputs = [self._tensors[destination.index], result, self._constant(False)]
-            node = self._graph.create("aten::copy_", inputs, 1)
-            self._graph.appendNode(node)
+            self._node(aten.copy_.default, [self._tensors[destination.index], result, self._constant(False)])
         elif isinstance(destination, list):
             unpack = self._graph.create("prim::ListUnpack", [result], len(destination))
             self._graph.appendNode(unpack)
             for item, place in zip(unpack.outputs(), destination, strict=True):
                 item.setType(TensorType.get())
                 self._copy(item, place)
+
+
+_compiling = threading.Lock()
+
+
+def _as_written(function: Any) -> Any:
+    """The function, to be run as it is written, for good.
+
+    Profiling and specializing a graph whose every node writes memory gains nothing. A function takes its executor when
+    it is first asked for one, by flags of the process: so it is asked now, and no flag matters in a replay. It takes
+    another one under autocast, under which it is therefore never called.
+    """
+    with _compiling:
+        optimizes = torch._C._get_graph_executor_optimize()
+        profiles = torch._C._jit_set_profiling_mode(False)
+        torch._C._set_graph_executor_optimize(False)
+        try:
+            function.get_debug_state()
+        except RuntimeError:  # it has not run yet, so there is nothing to show
+            pass
+        finally:
+            torch._C._set_graph_executor_optimize(optimizes)
+            torch._C._jit_set_profiling_mode(profiles)
+    return function
 
 
 def _plain(kind: Any) -> Any:

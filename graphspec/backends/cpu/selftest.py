@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import torch
 
+from graphspec.backends.base import Inlet
 from graphspec.backends.cpu.interpreter import Interpreter
 from graphspec.backends.cpu.issue import issues
 from graphspec.backends.cpu.out_kernels import OutKernels, TryingRecorder
@@ -22,6 +23,8 @@ def interpreter_fault() -> str | None:
     """None if the C++ replayer is right here, else one line that says what was wrong."""
     try:
         plain, fast = _outcome(PythonReplayer), _outcome(Interpreter)
+        plain += _served_by_hand()
+        fast += _served()
     except Exception as error:  # noqa: BLE001 - whatever a private route of some torch raises, the answer is the plain one
         return f"the self-test of the C++ replayer failed: {str(error).splitlines()[0]}"
     if not all(torch.equal(a, b) for a, b in zip(plain, fast, strict=True)):
@@ -43,6 +46,40 @@ def _outcome(replayer: type[PythonReplayer | Interpreter]) -> list[torch.Tensor]
         replay.run()
         replay.run()
     return [*inputs, *(output.clone() for output in program.outputs)]
+
+
+def _served() -> list[torch.Tensor]:
+    """Fill, replay and copy results in one call: one result twice, which must be two tensors."""
+    program, inputs, given, target = _for_serving()
+    inlets = [Inlet(inputs[0], target, 0.25), Inlet(inputs[1], inputs[1], 0), Inlet(inputs[2], inputs[2], 0)]
+    with torch.no_grad():
+        serve = Interpreter(program).serving(inlets, [*program.outputs, program.outputs[0]])
+        serve(given)
+        *results, again = serve(given)
+    results[0].zero_()
+    return [*inputs, again, *results[1:], *(output.clone() for output in program.outputs)]
+
+
+def _served_by_hand() -> list[torch.Tensor]:
+    program, inputs, given, target = _for_serving()
+    with torch.no_grad():
+        replay = PythonReplayer(program)
+        for _ in range(2):
+            inputs[0].fill_(0.25)
+            target.copy_(given[0])
+            inputs[1].copy_(given[1])
+            inputs[2].copy_(given[2])
+            replay.run()
+    return [*inputs, *(output.clone() for output in program.outputs), *(output.clone() for output in program.outputs)]
+
+
+def _for_serving() -> tuple[Program, list[torch.Tensor], list[torch.Tensor], torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    inputs = [torch.ones(3, 4), torch.ones(3, 4), torch.arange(3)]
+    program = _program(inputs, generator)
+    generator.manual_seed(5)
+    given = [torch.linspace(-3, 1, 8).view(2, 4), torch.linspace(0, 1, 12).view(4, 3).t(), torch.tensor([1, 1, 2])]
+    return program, inputs, given, inputs[0][:2]
 
 
 def _program(inputs: list[torch.Tensor], generator: torch.Generator) -> Program:

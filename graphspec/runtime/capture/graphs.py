@@ -28,14 +28,16 @@ from graphspec.recording.calls import Recording
 from graphspec.recording.comparison import parting
 from graphspec.runtime.breaks.given import given_params
 from graphspec.runtime.breaks.parts import Parts
+from graphspec.runtime.capture.compiled import CompiledRegions
 from graphspec.runtime.capture.first_step import FirstStep
-from graphspec.runtime.capture.proof import Results, another_way, other_results, unexplained
+from graphspec.runtime.capture.proof import Results, another_way, other_results, otherwise_trained, unexplained
 from graphspec.runtime.hazards import hook_findings, inside_capture
 from graphspec.runtime.holdings.preserve import Session, preserve
 from graphspec.runtime.holdings.storages import outside_autocast, quiet
 from graphspec.runtime.laws import registry as laws
 from graphspec.runtime.laws.evidence import Facts, Pair, Resized
 from graphspec.runtime.laws.host_state import rebound
+from graphspec.runtime.opened.binds import Counter
 from graphspec.runtime.opened.context import CapturedRegion, Context, GraphSet, Progress
 from graphspec.runtime.opened.regions import BoundRegion
 from graphspec.runtime.rehearsal.calls import PassValues
@@ -100,9 +102,11 @@ class _Capture:
         self._symbols = ParamSymbols(context, self._rehearser)
         self._unread = Unread(self._rehearser, lambda *runs: laws.judge_runs(self._opened(), *runs))
         self._shown_unread: frozenset[str] = frozenset()
+        self._compiled = CompiledRegions(context, session, self._rehearser, self._symbols, self._opened)
         self._first: dict[_Key, Observation] = {}
         self._dry: dict[_Key, Observation] = {}
         self._results: dict[_Key, Results] = {}
+        self._trained: dict[_Key, Results] = {}
         self._schedule = context.plan.schedule
 
     def run(self) -> GraphSet:
@@ -118,7 +122,13 @@ class _Capture:
         session.rewind()
         if changed := list(unexplained(session.verify())):
             raise HazardError(changed)
-        self._capture_all()
+        if not context.backend.compiles_recordings:
+            for bucket, events in self._schedule:
+                self._compiled.prepare(bucket, events, self._dry)
+            session.rewind()
+        with self._compiled.standing_in(), self._compiled.settled():
+            self._capture_all()
+        self._refuse_other_first_calls()  # what every call does otherwise says more than what the first one did
         with quiet():
             context.backend.seal()
         _refuse_over_budget(context)
@@ -136,7 +146,8 @@ class _Capture:
             regions = [self._context.plan.regions[event.region] for event in events]
             warmups = [0 if region.eager else region.declared.warmup for region in regions]
             for number in range(max(warmups)):
-                if self._rehearser.calls.created_eagerly:
+                # A counter begins anew with every call, and so must the cache that it counts.
+                if self._rehearser.calls.created_eagerly or self._rehearser.counted():
                     self._rehearser.calls.rewind()
                 last = max(at for at, warmup in enumerate(warmups) if number < warmup)
                 # Those with less warm-up too: a later one reads what they make.
@@ -151,6 +162,10 @@ class _Capture:
         context, (bucket, events), calls = self._context, self._schedule[0], self._rehearser.calls
         context.gradients.forget()
         trial = self._rehearser.warm_up(bucket, events)
+        if trial.ended is not None:  # not all that is frozen can have a gradient: optimizers may then ask for more
+            calls.rewind()
+            context.gradients.forget(frozen_too=False)
+            trial = self._rehearser.warm_up(bucket, events)
         if trial.ended is not None:
             self._explain(bucket, events, trial)
         created = of_states(self._session.reach, self._session.changes().created)
@@ -174,7 +189,7 @@ class _Capture:
     def _rehearse(self, bucket: Bucket, events: Sequence[Event]) -> None:
         rehearser, opened = self._rehearser, self._opened
         self._rehearser.calls.rewind()
-        judged = partial(rehearser.judged, bucket, events, keep=partial(_copies_into, self._results))
+        judged = partial(rehearser.judged, bucket, events, keep=self._keep)
         run = judged()
         unread = self._unread.slots(bucket, events, run)
         if unread is not None:
@@ -249,9 +264,11 @@ class _Capture:
             loaded = self._rehearser.eager_code.loaded()
             run = Rehearsal(bucket, values.params, seen, loaded, unread=self._shown_unread)
             findings += laws.refused(laws.judge_host_state(self._opened(), run))
-        if not findings:  # what every call does otherwise says more than what the first one did
-            findings += self._first_calls()
         if findings:
+            raise HazardError(dict.fromkeys(findings))
+
+    def _refuse_other_first_calls(self) -> None:
+        if findings := self._first_calls():
             raise HazardError(dict.fromkeys(findings))
         self._first.clear()
 
@@ -292,6 +309,7 @@ class _Capture:
                 compiler=region.compile,
                 compiling=partial(context.compiling, graph),
                 parts=parts,
+                compile_s=self._compiled.seconds(event),
             )
             captured = context.backend.capture(request)
         outputs: dict[str, tuple[Tree, tuple[int, ...]]] = {}
@@ -303,20 +321,23 @@ class _Capture:
         seen = see(captured.recording, trees)
         gradients = self._held_gradients(seen, captured, new) if region.trains else None
         self._set.regions[event.region, event.bucket] = CapturedRegion(
-            graph, captured, outputs, bindings, homes, taken, gradients, parts
+            graph, captured, outputs, bindings, homes, taken, gradients, _left(context, event.region), parts
         )
         dry = self._dry[event.region, event.bucket]
         if parts is not None:
             self._complete(parts, event, dry)
-        pair = Pair(
-            dry,
-            seen,
-            (other, values.params),
-            bindings,
-            rehearser.calls.taken(event.region),
-            self._symbols.probes(other),
-            self._symbols.passed(event),
-        )
+        if (rehearsed := self._compiled.of(event)) is not None:  # its params are proven: these are the same
+            pair = Pair(rehearsed, seen, (values.params, values.params), bindings, probes=self._symbols.probes(other))
+        else:
+            pair = Pair(
+                dry,
+                seen,
+                (other, values.params),
+                bindings,
+                rehearser.calls.taken(event.region),
+                self._symbols.probes(other),
+                self._symbols.passed(event),
+            )
         return seen, laws.refused([*laws.judge_pair(self._opened(), pair), *laws.judge_kept(self._opened(), seen)])
 
     def _complete(self, parts: Parts, event: Event, dry: Observation) -> None:
@@ -389,12 +410,34 @@ class _Capture:
                 self._use_captured(event, values)
                 if event.new:
                     self._context.backend.synchronize()
-                    wanted = self._results[event.region, event.bucket]
-                    if found := list(other_results(captured, wanted, self._context.plan.check)):
+                    wanted, allowed = self._results[event.region, event.bucket], self._context.plan.check
+                    found = list(other_results(captured, wanted, allowed))
+                    if captured.gradients is not None and not found:
+                        trained = self._trained[event.region, event.bucket]
+                        found = list(otherwise_trained(event.region, self._weights(), trained, allowed))
+                    if found:
                         raise HazardError(found)
         for captured in self._set.regions.values():
             if captured.parts is not None:
                 captured.parts.settle()
+
+    def _keep(self, event: Event, trees: Mapping[str, Tree]) -> None:
+        """Keep copies of what a judged call returned and trained, before another one may write into it."""
+        _copies_into(self._results, event, trees)
+        if self._context.plan.regions[event.region].declared.trains:
+            self._trained[event.region, event.bucket] = self._weights()
+
+    def _weights(self) -> Results:
+        """Copies of what is trained, and of the gradients there are."""
+        with quiet():
+            leaves = self._rehearser.calls.leaves()
+            weights = {name: [leaf.detach().clone()] for name, leaf in leaves}
+            return weights | {f"{name}.grad": [leaf.grad.clone()] for name, leaf in leaves if leaf.grad is not None}
+
+
+def _left(context: Context, region: str) -> list[tuple[Counter, Any]]:
+    """What a call has just left in the numbers of the host that are bound to params."""
+    return [(each, each.read()) for each in context.counters(region)]
 
 
 def _copies_into(results: dict[_Key, Results], event: Event, trees: Mapping[str, Tree]) -> None:
@@ -438,7 +481,9 @@ def _refuse_over_budget(context: Context) -> None:
     if budget is None:
         return
     parts = {f"pool '{pool}'": size for pool, size in context.backend.pool_bytes().items()}
-    parts["the static buffers"] = sum(buffer.whole.nbytes for buffer in context.buffers.static.values())
+    parts["the static buffers"] = sum(
+        buffer.whole.nbytes for buffer in context.buffers.static.values() if buffer.declared.attr is None
+    )
     total = sum(parts.values())
     if total > budget:
         shown = ", ".join(f"{name} {human_bytes(size)}" for name, size in sorted(parts.items(), key=lambda it: -it[1]))

@@ -30,6 +30,19 @@ def other_results(captured: CapturedRegion, wanted: Results, allowed: CheckOptio
         yield Diagnostic("GS723", message, hint=hint)
 
 
+def otherwise_trained(region: str, have: Results, want: Results, allowed: CheckOptions) -> Iterator[Diagnostic]:
+    """GS723: after its graph has run, weights or gradients are other ones than after the dry run."""
+    there = {name: have.get(name, []) for name in want}
+    missing = [name for name, tensors in there.items() if not tensors]
+    for name in missing or _differing(there, want, allowed):
+        message = (
+            f"region '{region}': on other inputs than it was captured with, the graph leaves another {name} than eager"
+        )
+        hint = "something it uses is not an operator on tensors: host state, another library, another thread"
+        yield Diagnostic("GS723", message, hint=hint)
+        return
+
+
 def _other_rounding(captured: CapturedRegion, wanted: Results, allowed: CheckOptions) -> Iterator[Diagnostic]:
     """The same of a compiled region: its kernels round otherwise, by as much as the spec allows."""
     have = {name: captured.tensors(name) for name in wanted}

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch.nn.modules.module as module_globals
-from torch import nn
+from torch.optim import Optimizer
 
 from graphspec.errors import Diagnostic
 from graphspec.hazards import HOOKED
 from graphspec.runtime.holdings.parts import is_of_user
+from graphspec.runtime.holdings.reach import reach
 
-_MODULE_HOOKS: Mapping[str, str] = {
+MODULE_HOOKS: Mapping[str, str] = {
     "_forward_pre_hooks": "forward pre-hook",
     "_forward_hooks": "forward hook",
     "_backward_pre_hooks": "full backward pre-hook",
@@ -28,6 +29,10 @@ _PARAMETER_HOOKS: Mapping[str, str] = {
     "_backward_hooks": "gradient hook",
     "_post_accumulate_grad_hooks": "post-accumulate gradient hook",
 }
+_OPTIMIZER_HOOKS: Mapping[str, str] = {
+    "_optimizer_step_pre_hooks": "step pre-hook",
+    "_optimizer_step_post_hooks": "step post-hook",
+}
 EVERY_MODULE = "(every module)"
 
 
@@ -37,24 +42,24 @@ def hooked_modules(root: object, prefix: str = "model") -> list[tuple[str, str]]
     Hooks of torch.nn.utils (weight_norm, spectral_norm, pruning) compute tensors with operators and are no hooks
     in this sense. Nor are those that a package puts on modules of its own, as transformers does to collect hidden
     states: they are part of its models, and the other laws judge what they do. Hooks on parameters count under the
-    name of the parameter.
+    name of the parameter, those on optimizers under that of the optimizer; all that the model reaches is looked at.
     """
     found = [
         (EVERY_MODULE, kind) for slot, kind in _GLOBAL_HOOKS.items() if _foreign(getattr(module_globals, slot, None))
     ]
-    if not isinstance(root, nn.Module):
-        return found
-    for name, module in root.named_modules():
-        path = f"{prefix}.{name}" if name else prefix
+    reached = reach({prefix: root})
+    for path, module in reached.modules:
         full = "full " if getattr(module, "_is_full_backward_hook", None) else ""
-        for slot, kind in _MODULE_HOOKS.items():
+        for slot, kind in MODULE_HOOKS.items():
             if _foreign(getattr(module, slot, None), type(module)):
                 found.append((path, full + kind if slot == "_backward_hooks" else kind))
-    for name, parameter in root.named_parameters():
-        for slot, kind in _PARAMETER_HOOKS.items():
-            if _foreign(getattr(parameter, slot, None)):
-                found.append((f"{prefix}.{name}", kind))
-    return found
+    tensors = {id(tensor): (place.name, tensor) for place, tensor in reversed(reached.tensors)}
+    hooked = [(name, tensor, _PARAMETER_HOOKS) for name, tensor in reversed(tensors.values()) if tensor.is_leaf] + [
+        (part.name, part.owner, _OPTIMIZER_HOOKS) for part in reached.parts if isinstance(part.owner, Optimizer)
+    ]
+    found += [(name, kind) for name, holder, kinds in hooked for slot, kind in kinds.items()
+              if _foreign(getattr(holder, slot, None))]  # fmt: skip
+    return list(dict.fromkeys(found))
 
 
 def hook_findings(root: object, prefix: str = "model") -> list[Diagnostic]:

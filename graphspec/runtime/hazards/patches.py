@@ -6,6 +6,7 @@ They are wrapped while a watch is open. A wrapper only reports when the thread t
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,14 +14,17 @@ from typing import Any
 
 import torch
 
-from graphspec.hazards import BACKWARD, CALLS, Hazard
-from graphspec.recording.source import torch_callers
+from graphspec.hazards import BACKWARD, CALLS, SEEDED, Hazard
+from graphspec.recording.source import torch_callers, within_torch
 from graphspec.runtime.hazards.modes import FunctionWatch
 from graphspec.runtime.hazards.streams import Streams
 from graphspec.runtime.hazards.watching import Watching
 from graphspec.runtime.hazards.wrapping import Wrapped, Wrapper
 
 WATCHED: ContextVar[Watching | None] = ContextVar("graphspec_watch", default=None)
+
+#: Activation checkpointing saves the state of generators and restores it, whether something draws from them or not.
+CHECKPOINT = os.path.join("utils", "checkpoint.py")  # noqa: PTH118 - a part of a text
 
 #: Functions of torch that call a wrapped one: the model called these.
 _CALLERS = {
@@ -46,6 +50,8 @@ def _reporting(hazard: Hazard) -> Wrapper:
             if watch is None or (path == _DYNAMO and not callable(args[0])):
                 return original(*args, **kwargs)
             callers, ours = torch_callers()
+            if not ours and hazard is SEEDED and within_torch(CHECKPOINT):
+                watch.restores_streams = ours = True  # what draws in there is a finding
             if ours:
                 return original(*args, **kwargs)
             outer = next((_CALLERS[name] for name in reversed(callers) if name in _CALLERS), None)

@@ -23,6 +23,7 @@ from graphspec.hazards import (
     OPERATORS,
     PARTS,
     PYTHON_KERNEL,
+    REPEATED,
     REWRITTEN,
     SEEDED,
     TAGGED,
@@ -30,7 +31,7 @@ from graphspec.hazards import (
     Hazard,
 )
 from graphspec.recording.python_kernels import has_python_kernel
-from graphspec.recording.source import NOWHERE, ModuleNames, Site, module_stack, part_of_torch, site
+from graphspec.recording.source import NOWHERE, ModuleNames, Site, module_stack, part_of_torch, site, within_torch
 from graphspec.recording.unsafe import is_unsafe
 from graphspec.runtime.hazards.capturing import inside_capture
 from graphspec.runtime.hazards.conditions import (
@@ -45,7 +46,7 @@ from graphspec.runtime.hazards.fake import TraceEnded, is_fake, lacks_value
 from graphspec.runtime.hazards.generators import attribute_of, default_generators, drawn_from, same
 from graphspec.runtime.hazards.modes import DispatchWatch, FunctionWatch
 from graphspec.runtime.hazards.optimizer_hints import optimizer_hint
-from graphspec.runtime.hazards.patches import default_seeds, patched
+from graphspec.runtime.hazards.patches import CHECKPOINT, default_seeds, patched
 from graphspec.runtime.hazards.streams import Streams
 from graphspec.runtime.hazards.wording import advised, label, shown
 
@@ -83,6 +84,7 @@ class Watch:
         trains: bool = True,
     ) -> None:
         self.trains = trains
+        self.restores_streams = False  # activation checkpointing saves the state of generators, to draw the same again
         self.region = region
         self.device_label = device_label.partition(":")[0]
         self.streams = Streams(self.report)
@@ -155,6 +157,12 @@ class Watch:
                 self.report(advised(row, name, call.function), label(name, call))
         if draws:
             self._judge_generator(name, call)
+        if (
+            self.restores_streams
+            and (draws or torch.Tag.nondeterministic_seeded in op.tags)
+            and within_torch(CHECKPOINT)
+        ):
+            self.report(REPEATED, label(name, call))
         try:
             result = op(*args, **kwargs)
         except Exception as error:

@@ -16,6 +16,7 @@ class Watching(Protocol):
 
     streams: Streams
     trains: bool
+    restores_streams: bool
 
     def report(self, hazard: Hazard, operator: str) -> None:
         """Adds a finding."""

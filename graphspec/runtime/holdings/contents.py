@@ -71,10 +71,16 @@ class Contents(TorchDispatchMode):
     def __init__(self, describe: Callable[[torch.Tensor], str | None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._describe = describe
+        #: Whether functions made by torch.compile run compiled below this mode, which must see all that they write.
+        self.below_compiled = False
         self._records: dict[int, _Record] = {}
         self._weights: dict[torch.device, torch.Tensor] = {}
         self._cloned_since_sweep = 0
         self._sweep_at = _SWEEP_COUNT
+
+    def ignore_compile_internals(self) -> bool:  # type: ignore[override]  # torch asks each mode on its stack
+        """Whether compiled code runs below this mode."""
+        return self.below_compiled
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

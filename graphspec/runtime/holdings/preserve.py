@@ -14,7 +14,8 @@ Limits:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -90,6 +91,15 @@ class Session:
                 f"the state from before the capture could not be put back: {self._failures[0]}",
                 hint="build the model anew; what it holds now may differ from before",
             ) from self._failures[0]
+
+    @contextmanager
+    def compiled(self) -> Iterator[None]:
+        """Inside, torch.compile compiles, although writes are watched: of code whose every write is an operator's."""
+        self._contents.below_compiled = True
+        try:
+            yield
+        finally:
+            self._contents.below_compiled = False
 
     @property
     def reach(self) -> Reach:

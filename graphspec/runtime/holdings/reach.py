@@ -7,7 +7,8 @@ walked code names them (``forward`` and ``__call__`` always do), so a library's 
 Invariants:
 - Each object is walked once, with no recursion; cycles and depth do not matter.
 - A tensor, and every object on the way to it, lists every slot that holds it: tied weights have two names.
-- Roots are walked one after the other, breadth first, so names are short and the model's come before the optimizer's.
+- Roots are walked one after the other, breadth first, so names are short; optimizers last, so that a parameter goes by
+  the name it has in the model.
 - Walking changes nothing and runs no code of the model.
 """
 
@@ -125,6 +126,7 @@ class _Walk:
     def __init__(self) -> None:
         self.slots: dict[int, tuple[Any, list[Place]]] = {}
         self.queue: deque[tuple[Any, str]] = deque()
+        self.optimizers: deque[tuple[Any, str]] = deque()
         self.tensors: list[tuple[Place, torch.Tensor]] = []
         self.modules: list[tuple[str, nn.Module]] = []
         self.generators: list[tuple[str, torch.Generator]] = []
@@ -138,7 +140,7 @@ class _Walk:
 
     def run(self) -> None:
         known: tuple[int, ...] = ()
-        while self.queue or (len(self.classes), len(self.spaces), len(self.names)) != known:
+        while self.queue or self.optimizers or (len(self.classes), len(self.spaces), len(self.names)) != known:
             while self.queue:
                 self.visit(*self.queue.popleft())
             known = (len(self.classes), len(self.spaces), len(self.names))
@@ -146,6 +148,8 @@ class _Walk:
                 self.visit_class(kind)
             for space in tuple(self.spaces.values()):
                 self.visit_space(space)
+            if not self.queue and self.optimizers:
+                self.queue.append(self.optimizers.popleft())
 
     def edge(self, value: Any, slot: Place) -> None:
         """Note that ``slot`` holds ``value``; queue what is new."""
@@ -168,6 +172,8 @@ class _Walk:
         self.slots[id(value)] = (value, [slot])
         if is_generator:
             self.generators.append((slot.name, value))
+        elif isinstance(value, torch.optim.Optimizer):
+            self.optimizers.append((value, slot.name))
         else:
             self.queue.append((value, slot.name))
 

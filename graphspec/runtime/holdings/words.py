@@ -79,10 +79,10 @@ class Words(GuardTree):
         rest = super().build() if needs_tree else None
 
         def untouched() -> bool:
-            gather(places, None, out, "clip")  # all places are within; only "raise" would copy
+            gather(places, 0, out, "clip")  # all places are within; only "raise" would copy
             if found != expected:
                 return False
-            gather_inside(places_inside, None, out_inside, "clip")
+            gather_inside(places_inside, 0, out_inside, "clip")
             return found_inside == expected_inside and (rest is None or rest())
 
         untouched.kept = kept  # type: ignore[attr-defined] # what is read is alive as long as the check
@@ -127,5 +127,5 @@ def _gatherer(addresses: Collection[int]) -> tuple[Any, Any, Any, bytearray]:
     places = (sorted_addresses - first) // WORD
     found = bytearray(places.nbytes)
     out = np.frombuffer(found, dtype=np.int64)
-    memory.take(places, None, out, "clip")
+    memory.take(places, 0, out, "clip")
     return memory.take, places, out, found

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,20 +13,16 @@ import torch
 from torch import nn
 
 from graphspec.backends.base import Backend
-from graphspec.compiler import compile_spec
-from graphspec.errors import DeviceError, HazardError, InputError, MismatchError, ReplayError
+from graphspec.errors import CaptureError, DeviceError, HazardError, InputError, MismatchError, ModelError, ReplayError
 from graphspec.finding import placed
-from graphspec.loading import load_plan
 from graphspec.plan import Bucket, Plan
-from graphspec.runtime.building.build import refuse_other_devices
-from graphspec.runtime.building.devices import open_backend, without_broken_torch_npu
 from graphspec.runtime.hazards import capturing
 from graphspec.runtime.hazards.surroundings import transform
 from graphspec.runtime.inline.arguments import Arguments
 from graphspec.runtime.inline.capturing import Captured, capture_pass
 from graphspec.runtime.inline.found import find_modules, inner_hooks
 from graphspec.runtime.inline.installed import Installed
-from graphspec.runtime.inline.lessons import Call, Pass, School
+from graphspec.runtime.inline.lessons import Call, Lesson, Pass, School
 from graphspec.runtime.inline.signature import Outline, Signature
 from graphspec.runtime.inline.units import Claims, Filling, Unit
 from graphspec.runtime.laws.registry import unbound
@@ -35,10 +30,14 @@ from graphspec.runtime.opened.context import GraphInfo
 from graphspec.runtime.opened.process import Forks
 from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.replay.failures import device_failures
-from graphspec.spec import Spec
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+#: How many passes are captured; beyond, calls of other signatures run eagerly.
+MOST_PASSES = 16
+#: How often a further pass runs eagerly before it is captured: the last batch of an epoch comes once.
+PATIENCE = 2
 
 
 @dataclass
@@ -53,32 +52,6 @@ class InlineStats:
     fallbacks: int = 0
     captures: int = 0
     why: dict[str, int] = field(default_factory=dict)
-
-
-def apply_spec(
-    model: Any, path: str | Path | Spec | Plan, *, device: str | None = None, backend: Backend | None = None
-) -> Applied:
-    """Have the inline regions of a spec serve the calls of modules of ``model``.
-
-    Raises SpecError (the file), MismatchError and ModelError (a path that the model has not, or that is no module),
-    HazardError (hooks), DeviceError.
-    """
-    if (region := capturing()) is not None:
-        raise ReplayError(f"a spec cannot be applied while region '{region}' is being captured")
-    plan = path if isinstance(path, Plan) else compile_spec(path) if isinstance(path, Spec) else load_plan(Path(path))
-    if not any(region.declared.inline for region in plan.regions.values()):
-        message = f"'{plan.name}' has no inline region, so there is nothing to apply"
-        raise InputError(message, hint="add `inline: true` to a region, or open the spec: graphspec.open(path)")
-    own = backend is None
-    backend = backend or open_backend(device or _device_of(model, plan), plan)
-    try:
-        with without_broken_torch_npu():
-            refuse_other_devices(model, backend.device)
-            return Applied(plan, model, backend, own=own)
-    except BaseException:
-        if own:
-            backend.close()
-        raise
 
 
 class Applied:
@@ -97,7 +70,8 @@ class Applied:
         self._school = School()
         self._units: dict[Call, list[Unit]] = {}
         self._captured: list[Captured] = []
-        self._further: dict[Call, int] = {}
+        self._refused: set[Call] = set()
+        self._warned: list[str] = []
         found, wrong = find_modules(plan, model)
         if wrong:
             raise MismatchError(unbound(plan, wrong))
@@ -124,7 +98,7 @@ class Applied:
     def warnings(self) -> tuple[str, ...]:
         """What was noticed at capture and is no error."""
         found = [message for captured in self._captured for message in captured.context.warnings]
-        return tuple(dict.fromkeys((*found, *self._backend.notes)))
+        return tuple(dict.fromkeys((*found, *self._warned, *self._backend.notes)))
 
     @property
     def graphs(self) -> tuple[GraphInfo, ...]:
@@ -195,8 +169,8 @@ class Applied:
         if why is None:
             with self._shared.lock:
                 units = self._units.get(call)
-                if units is None and (due := self._school.due(call)) is not None:
-                    self._capture(due)
+                if units is None and (due := self._due(call)) is not None:
+                    self._capture_all(due)
                     units = self._units.get(call)
                 if units is not None:
                     self.stats.replays += 1
@@ -226,6 +200,18 @@ class Applied:
             return "graphs belong to the parent process"
         return None
 
+    def _due(self, call: Call) -> Pass | None:
+        """The pass to capture now: the first there is; a further one when it comes again and again."""
+        if len(self._captured) >= MOST_PASSES or call in self._refused:
+            return None
+        due = self._school.due(call, PATIENCE if self._captured else 1)
+        return due if due is not None and all(self._is_as_taught(lesson) for lesson in due.lessons) else None
+
+    def _is_as_taught(self, lesson: Lesson) -> bool:
+        """Whether a module is still in the mode of its lesson, with the same parameters frozen."""
+        now = self._outlines[lesson.module]
+        return lesson.signature.parameters == now.thawed() and lesson.signature.training == now.modes()
+
     def _refusal(self, number: int, signature: Signature, why: str | None) -> InputError:
         known = [other for (module, other) in self._units if module == number]
         if why is None and known:
@@ -236,13 +222,32 @@ class Applied:
 
     # -- capture
 
+    def _capture_all(self, due: Pass) -> None:
+        """Capture a pass. A further one that cannot be is warned of, and goes on as every other signature does."""
+        if not self._captured:
+            self._capture(due)
+            return
+        try:
+            self._capture(due)
+        except (HazardError, CaptureError, ModelError) as error:
+            self._refused.update(lesson.call for lesson in due.lessons)
+            self._warned.append(f"a further signature runs eagerly, since it cannot be captured: {error}")
+
     def _capture(self, due: Pass) -> None:
         for number in dict.fromkeys(lesson.module for lesson in due.lessons):
             self._outlines[number] = Outline(self._installed[number].module)
         self._refuse_hooks()
         try:
-            with without_broken_torch_npu(), device_failures(self._backend):
-                captured = capture_pass(self.plan, self.model, self._backend, due, self._installed, self._regions)
+            with device_failures(self._backend):
+                captured = capture_pass(
+                    self.plan,
+                    self.model,
+                    self._backend,
+                    due,
+                    self._installed,
+                    self._regions,
+                    f"inline {self.stats.captures + 1}" if self.stats.captures else "inline",
+                )
         except HazardError as error:
             found = [placed(self.plan.document, each) for each in error.diagnostics]
             raise type(error)(found) from error.__cause__
@@ -254,6 +259,7 @@ class Applied:
 
     def _drop(self) -> None:
         self._units.clear()
+        self._refused.clear()
         self._school.forget()
         captured, self._captured = self._captured, []
         with device_failures(self._backend):
@@ -298,11 +304,3 @@ def _units(captured: Captured, claims: Claims) -> Iterator[tuple[Call, Unit]]:
         backward = captured.graphs.regions.get((part.backward, bucket))
         unit = Unit(part, forward, backward, captured.joints[part.name], (inputs, gradients), captured.guard, claims)
         yield part.lesson.call, unit
-
-
-def _device_of(model: Any, plan: Plan) -> str:
-    """Where the graphs are: as the spec says, with `auto` where the model is."""
-    if plan.device == "auto" and isinstance(model, nn.Module):
-        for tensor in (*model.parameters(), *model.buffers()):
-            return str(tensor.device)
-    return plan.device

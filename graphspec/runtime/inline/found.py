@@ -10,7 +10,7 @@ from torch import nn
 from graphspec.errors import Diagnostic, ModelError
 from graphspec.hazards import HOOKED
 from graphspec.plan import Plan
-from graphspec.runtime.hazards.hooks import hooked_modules
+from graphspec.runtime.hazards.hooks import MODULE_HOOKS, hooked_modules
 from graphspec.runtime.opened.regions import UnboundError
 from graphspec.runtime.values.paths import matching
 from graphspec.spec import Region
@@ -39,9 +39,13 @@ def find_modules(plan: Plan, model: Any) -> tuple[Found, list[UnboundError]]:
 
 
 def inner_hooks(path: str, module: nn.Module) -> Iterator[Diagnostic]:
-    """GS712 for hooks inside of a module. Its own are run by who calls it, and those of parameters by its backward."""
+    """GS712 for hooks inside of a module. Its own are run by who calls it, and those of parameters by its backward.
+
+    What its own hooks hold, which may be the whole model, is not inside of it.
+    """
+    held_by_hooks = tuple(f"{path}.{slot}" for slot in MODULE_HOOKS)
     for name, kind in hooked_modules(module, path):
-        if name != path and "gradient hook" not in kind:
+        if name != path and "gradient hook" not in kind and not name.startswith(held_by_hooks):
             yield Diagnostic(HOOKED.code, f"{name} {HOOKED.does}: a {kind}", hint=HOOKED.hint)
 
 

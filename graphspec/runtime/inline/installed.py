@@ -14,7 +14,10 @@ from typing import Any
 
 from torch import nn
 
-from graphspec.errors import ModelError
+from graphspec.errors import ModelError, ReplayError
+
+#: An attribute of classes that are made here.
+_MARK = "_serves_inline_regions"
 
 #: What a call of an installed module becomes; given the module's own forward and what it was called with.
 Called = Callable[[tuple[Any, ...], dict[str, Any]], Any]
@@ -30,7 +33,13 @@ class Installed:
         self._own = _class_for(module, called)
 
     def install(self) -> None:
-        """Give the module its own class. Raises ModelError where torch or the class does not let it change."""
+        """Give the module its own class.
+
+        Raises ModelError where torch or the class does not let it change, ReplayError where another spec is at work.
+        """
+        if _MARK in vars(type(self.module)):
+            message = f"{self.name} already serves inline regions"
+            raise ReplayError(message, hint="undo what was applied before, or close the runner")
         try:
             self.module.__class__ = self._own
         except TypeError as error:
@@ -70,7 +79,7 @@ def _class_for(module: nn.Module, called: Called) -> type[nn.Module]:
 
         return call
 
-    members: dict[str, Any] = {"forward": forward, "__reduce_ex__": plainly(original.__reduce_ex__)}
+    members: dict[str, Any] = {_MARK: True, "forward": forward, "__reduce_ex__": plainly(original.__reduce_ex__)}
     for name, way in (("__deepcopy__", copy.deepcopy), ("__copy__", copy.copy)):
         if hasattr(original, name):
             members[name] = plainly(way)

@@ -2,7 +2,7 @@
 
 A lesson is one call; a pass is the calls from one to the first that belongs to the next: after a backward, or where a
 module is called again whose first call of the pass leaves no gradient to wait for. A pass that begins as an earlier one
-did is captured, once that one is complete: each of its calls that wants gradients has got some.
+did is captured, if gradients came for that one where any were wanted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ MOST = 8
 class Lesson:
     """One eager call. ``taken`` are its arguments as a tree, ``samples`` copies of its tensors as they lie in memory.
 
-    ``strides`` has, for each tensor of its result that got a gradient, the strides of that.
+    ``strides`` has, for each tensor of its result that got a gradient, the strides of that. Not ``fit``: it cannot be
+    captured.
     """
 
     module: int
@@ -40,6 +41,7 @@ class Lesson:
     objects: Sequence[Any]
     forms: list[tuple[tuple[int, ...], torch.dtype]] = field(default_factory=list)
     strides: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    fit: bool = True
 
     @property
     def call(self) -> Call:
@@ -49,21 +51,27 @@ class Lesson:
 
 @dataclass(eq=False)
 class Pass:
-    """Lessons in order, and those whose gradients came, in the order in which they did."""
+    """Lessons in order, and those whose gradients came, in the order in which they did. ``times`` it was seen."""
 
+    times: int = 1
     lessons: list[Lesson] = field(default_factory=list)
     backwards: list[Lesson] = field(default_factory=list)
 
     @property
-    def complete(self) -> bool:
-        """Whether nothing is missing that a capture must know."""
-        return all(lesson in self.backwards for lesson in self.lessons if lesson.backward)
+    def waits(self) -> bool:
+        """Whether gradients are wanted and none have come."""
+        return not self.backwards and any(lesson.backward for lesson in self.lessons)
 
     def learned(self, lesson: Lesson, number: int, gradient: torch.Tensor) -> None:
         """The gradient of result ``number`` of a lesson has come."""
         if lesson not in self.backwards:
             self.backwards.append(lesson)
         lesson.strides[number] = gradient.stride()
+
+    def settled(self) -> Pass:
+        """What of it can be captured: not calls whose results got no gradient when others did."""
+        lessons = [each for each in self.lessons if each.fit and (not each.backward or each in self.backwards)]
+        return Pass(self.times, lessons, [each for each in self.backwards if each.fit])
 
 
 class School:
@@ -73,21 +81,22 @@ class School:
         self.known: dict[Call, Pass] = {}
         self._now = Pass()
 
-    def due(self, call: Call) -> Pass | None:
-        """The pass that is to be captured now, since it begins again; it is no longer known."""
-        if not self._ends(call):
+    def due(self, call: Call, times: int) -> Pass | None:
+        """The pass that is to be captured now, since it begins again and was seen so often; it is forgotten."""
+        found = self.known.get(call) if self._ends(call) else None
+        if found is None or found.times < times or found.waits:
             return None
-        found = self.known.get(call)
-        if found is None or not found.complete:
+        settled = found.settled()
+        if not settled.lessons:
             return None
         self.forget()
-        return found
+        return settled
 
     def learn(self, call: Call, given: Arguments, *, backward: bool) -> Lesson:
         """Begin the lesson of a call that is about to be made eagerly."""
         if self._ends(call):
-            self._now = Pass()
-            self.known[call] = self._now
+            before = self.known.pop(call, None)
+            self._now = self.known[call] = Pass(1 if before is None else before.times + 1)
             while len(self.known) > MOST:
                 del self.known[next(iter(self.known))]
         with torch.no_grad():
@@ -101,6 +110,8 @@ class School:
         """The end of a lesson: its results are watched for their gradients."""
         tree = flatten(result, opaque=True)
         lesson.forms = [(tuple(leaf.shape), leaf.dtype) for leaf in tree.leaves]
+        # What it was given or holds, and gives back as it is, has no place in a graph of autograd of its own.
+        lesson.fit = not any(leaf.requires_grad and leaf.grad_fn is None for leaf in tree.leaves)
         if not lesson.backward:
             return
         wanted = [(number, leaf) for number, leaf in enumerate(tree.leaves) if leaf.grad_fn is not None]

@@ -68,6 +68,14 @@ class Outline:
         self.parameters = tuple(module.parameters())
         self.modules = tuple(module.modules())
 
+    def thawed(self) -> tuple[bool, ...]:
+        """Which parameters require gradients, now."""
+        return tuple([parameter.requires_grad for parameter in self.parameters])
+
+    def modes(self) -> tuple[bool, ...]:
+        """Which modules are in train mode, now."""
+        return tuple([module.training for module in self.modules])
+
     def signature(self, given: Arguments, device: torch.device) -> Signature:
         """That of a call with these arguments, here and now. ``device`` is that of the graphs, for autocast."""
         kind = device.type
@@ -75,8 +83,8 @@ class Outline:
         return Signature(
             given.key,
             tuple([(leaf.size(), leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad) for leaf in given.leaves]),
-            tuple([parameter.requires_grad for parameter in self.parameters]),
-            tuple([module.training for module in self.modules]),
+            self.thawed(),
+            self.modes(),
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
             Autocast(enabled, torch.get_autocast_dtype(kind) if enabled else None),

@@ -115,11 +115,11 @@ class Unit:
             return
         gradients, positions = backward.outputs[part.value(GRADIENTS)]
         tensors = [backward.graph.outputs[position] for position in positions]
-        every: list[torch.Tensor | None] = gradients.rebuild(tensors)
-        count = len(every) - len(self._variables)
+        every, self._rows = gradients.rebuild(tensors)
         wants = [number for number, form in enumerate(part.lesson.signature.tensors) if form[4]]
-        by_input = dict(zip(wants, every[:count], strict=True))
-        self._returned = [by_input.get(number) for number in range(len(part.inputs))] + every[count:]
+        by_input = dict(zip(wants, every, strict=True))
+        self._returned: list[torch.Tensor | None] = [by_input.get(number) for number in range(len(part.inputs))]
+        self._pieces = joint.pieces
         self._asked = tuple(part.gradients)
         self._differentiable = joint.differentiable
         own = {feed.buffer.untyped_storage()._cdata for feed in (*self._feeds, *self._gradient_feeds)}
@@ -160,7 +160,11 @@ class Unit:
             feed.any(gradient)
         self._replay(self._backward)
         self._claims.end(claim)
-        return [None if tensor is None else tensor.clone() for tensor in self._returned]
+        rows = [row.clone() for row in self._rows]
+        return [
+            *(None if tensor is None else tensor.clone() for tensor in self._returned),
+            *(None if piece is None else piece.of(rows) for piece in self._pieces),
+        ]
 
     def constants(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Those of the results that no gradient comes to."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from graphspec.backends.cpu.compiling.lowering import draws, obstacles
 from graphspec.compilers import lacks
 from graphspec.errors import Diagnostic
+from graphspec.recording.calls import Recording
 from graphspec.recording.source import Site
 from graphspec.runtime.laws.evidence import Facts
 from graphspec.runtime.rehearsal.observation import Observation
@@ -37,6 +38,24 @@ def uncompilable(opened: Facts, seen: Observation) -> Iterator[Diagnostic]:
         for obstacle in obstacles(seen.recording):
             message = f"region '{seen.region}' cannot be compiled: it {obstacle.what}"
             yield _at("GS771", message, obstacle.site, obstacle.hint)
+
+
+def lost_updates(opened: Facts, uncompiled: Observation, seen: Observation) -> Iterator[Diagnostic]:
+    """GS772: an updated operator that the compiler joined with another, or took away."""
+    for number, update in enumerate(opened.plan.regions[seen.region].declared.updates):
+        name = update.op.partition(".")[0]
+        before, after = (_count(name, each.recording) for each in (uncompiled, seen))
+        if before != after:
+            message = (
+                f"region '{seen.region}': {name} is called {before} times, and compiled {after} times: a pass of the "
+                "compiler took it away, and with it the update"
+            )
+            path = ("regions", seen.region, "updates", number)
+            yield Diagnostic("GS772", message, path=path, hint="switch that pass off under `compile: {options}`")
+
+
+def _count(name: str, recording: Recording) -> int:
+    return sum(call.name.partition(".")[0] == name for call in recording.calls)
 
 
 def _is_library(opened: Facts, region: Region) -> bool:

@@ -36,7 +36,7 @@ from graphspec.runtime.rehearsal.observation import Observation, Rehearsal
 #: params, with no rewind between, so that whatever differs was left by the first.
 Evidence = Literal[
     "call", "captured call", "pass", "captured pass", "pair", "runs", "next run", "first call", "sizes",
-    "captured sizes", "padded run",
+    "captured sizes", "padded run", "compiled call",
 ]  # fmt: skip
 
 
@@ -77,6 +77,7 @@ LAWS: tuple[Law, ...] = (
     Law("call", compiled.random_numbers, ("GS770",)),
     Law("call", compiled.uncompilable, ("GS771",)),
     Law("call", breaks.unmet_breaks, ("GS754",)),
+    Law("compiled call", compiled.lost_updates, ("GS772",)),
     Law("pass", results.ended_calls, ("GS740", "GS741", "GS742", "GS743", "GS744", "GS748", "GS749")),
     Law("pass", memory.reshaped_by_eager, ("GS751",)),
     Law("pass", host_state.changed_host_values, ("GS725",), also="captured pass"),
@@ -108,6 +109,11 @@ def judge_pass(opened: Facts, run: Rehearsal) -> list[Diagnostic]:
 def judge_pair(opened: Facts, pair: Pair) -> list[Diagnostic]:
     """What the laws find in two calls of a region."""
     return _asked(opened.plan, pair.region, "pair", opened, pair)
+
+
+def judge_compiled(opened: Facts, uncompiled: Observation, seen: Observation) -> list[Diagnostic]:
+    """What the laws find in a compiled call of a region, beside an uncompiled one on the same inputs and params."""
+    return _asked(opened.plan, seen.region, "compiled call", opened, uncompiled, seen)
 
 
 def judge_next_run(opened: Facts, first: Rehearsal, following: Rehearsal) -> list[Diagnostic]:

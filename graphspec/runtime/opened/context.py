@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from graphspec.backends.base import Backend, CapturedGraph
 from graphspec.backends.updates import Binding, specialized
 from graphspec.plan import Bucket, Variant, concrete
 from graphspec.runtime.holdings.code_names import LoadedNames
+from graphspec.runtime.opened.binds import Counter
 from graphspec.runtime.opened.regions import BoundRegion
 from graphspec.runtime.opened.sharing import SharedModel, Turn
 from graphspec.runtime.training.gradients import Gradients
@@ -21,8 +22,9 @@ from graphspec.runtime.training.replayed import ReplayedGradients
 from graphspec.runtime.values.axes import Axes
 from graphspec.runtime.values.buffers import Buffers
 from graphspec.runtime.values.eager_copies import StaticCopy
+from graphspec.runtime.values.examples import Examples
 from graphspec.runtime.values.homes import Homes
-from graphspec.runtime.values.samples import alternative_param, default_param, sample
+from graphspec.runtime.values.samples import alternative_param, checked_sample, default_param, sample
 from graphspec.runtime.values.trees import Tree, mapped
 from graphspec.spec import Shape
 
@@ -73,6 +75,12 @@ class Context:
         around = (region.around.roots for region in self.regions.values() if region.around is not None)
         return {"model": self.model, **called, **{path: each for roots in around for path, each in roots.items()}}
 
+    def counters(self, *names: str) -> list[Counter]:
+        """The numbers of the host that params of these regions, or of all, are bound to."""
+        asked = (region for name, region in self.regions.items() if not names or name in names)
+        bound = [region for region in asked if region.declared.bind]
+        return [each for region in bound for each in region.bound() if isinstance(each, Counter)]
+
     def shape(self, shape: Shape, bucket: Bucket) -> tuple[int, ...]:
         """A symbolic shape at a bucket."""
         return concrete(shape, {**self.plan.constants, **dict(bucket.sizes)})
@@ -80,12 +88,24 @@ class Context:
     def sample_inputs(self, names: tuple[str, ...], sizes: Mapping[str, int], seed: int) -> dict[str, torch.Tensor]:
         """An input for each buffer, as the spec's `sample` says; the same for the same seed."""
         made = {}
+        example = self.examples(sizes, seed)
         for position, name in enumerate(names):
             buffer = self.plan.buffers[name].declared
             generator = torch.Generator().manual_seed(seed * 1009 + position)
             shape = concrete(buffer.shape or (), {**self.plan.constants, **sizes})
-            made[name] = sample(buffer, shape, generator, self.plan.folder)
+            if name in example:
+                made[name] = example[name]
+            elif buffer.sample is not None and buffer.sample.kind == "make":
+                given = self.examples.one(buffer.sample.value, sizes, seed)
+                made[name] = checked_sample(buffer, given, shape)
+            else:
+                made[name] = sample(buffer, shape, generator, self.plan.folder)
         return made
+
+    @cached_property
+    def examples(self) -> Examples:
+        """Inputs and params that fit each other."""
+        return Examples(self.plan)
 
     @cached_property
     def special(self) -> tuple[str, ...]:
@@ -98,10 +118,15 @@ class Context:
         params = self.default_params(self.plan.buckets[0], {})
         return variant_of((), {name: params[name] for name in self.special})
 
-    def default_params(self, bucket: Bucket, special: Mapping[str, Any]) -> dict[str, Any]:
-        """Every param at its default, or at the value its graphs are specialized for."""
+    def default_params(self, bucket: Bucket, special: Mapping[str, Any], seed: int | None = None) -> dict[str, Any]:
+        """Every param at its default, or at the value its graphs are specialized for.
+
+        With a ``seed``: as the example of that seed has it.
+        """
+        example = {} if seed is None else self.examples(dict(bucket.sizes), seed)
+        made = {**{name: value for name, value in example.items() if name in self.plan.params}, **special}
         return {
-            name: special[name] if name in special else default_param(param, self.shape(param.shape, bucket))
+            name: made[name] if name in made else default_param(param, self.shape(param.shape, bucket))
             for name, param in self.plan.params.items()
         }
 
@@ -159,6 +184,7 @@ class CapturedRegion:
 
     ``outputs`` has, for each output, its structure and the positions of its tensors among the graph's outputs;
     ``homes`` the memory in which they lie. ``gradients``: what a region that trains does with them; None for others.
+    ``left``: the numbers of the host that are bound to params, each with what the call left there.
     """
 
     plan: plans.Graph
@@ -168,6 +194,7 @@ class CapturedRegion:
     homes: Homes
     capture_s: float = 0.0
     gradients: ReplayedGradients | None = None
+    left: Sequence[tuple[Counter, Any]] = ()
     parts: AroundParts | None = None
 
     def replaying(self) -> Callable[[], None]:
@@ -175,7 +202,9 @@ class CapturedRegion:
         replay = self.graph.replay
         if self.parts is not None:
             replay = partial(self.parts.around, replay)
-        return replay if self.gradients is None else partial(self.gradients.around, replay)
+        if self.gradients is not None:
+            replay = partial(self.gradients.around, replay)
+        return replay
 
     def replay(self) -> None:
         """The bare replay of this graph, with nothing checked and nothing copied."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,8 +12,10 @@ import torch
 from graphspec import spec as language
 from graphspec.errors import KeyPath, ModelError
 from graphspec.plan import Plan
+from graphspec.runtime.hazards.literals import literals_filled
 from graphspec.runtime.importing.references import import_beside
 from graphspec.runtime.importing.user_code import call_user_code
+from graphspec.runtime.opened.binds import Bound, bound_of, refuse_unfit
 from graphspec.runtime.values.outputs import MisfitError
 from graphspec.runtime.values.paths import lacks, nearby, step_into
 from graphspec.runtime.values.trees import follow
@@ -94,17 +96,9 @@ class BoundRegion:
         returned = self.callable(*args, **kwargs)
         return {name: self._output(returned, name, path) for name, path in self.declared.outputs.items()}
 
-    def bound(self) -> list[tuple[torch.Tensor, str]]:
-        """The tensors that a param is written into before each run, each with its param. Raises ModelError."""
-        what = f"region '{self.declared.name}' (bind)"
-        found = []
-        for path, param in self.declared.bind.items():
-            value = attribute(self.model, path, what)
-            if not isinstance(value, torch.Tensor):
-                message = f"{what}: {path} is a {type(value).__name__}, and `bind` writes into a tensor, in place"
-                raise ModelError(message, hint=f"make it one: {path.rpartition('.')[2]}=torch.tensor({value!r})")
-            found.append((value, param))
-        return found
+    def bound(self) -> list[Bound]:
+        """Where params are written before each call. Raises ModelError."""
+        return bound_of(self.declared, self.model) if self.declared.bind else []
 
     @property
     def callable(self) -> Callable[..., Any]:
@@ -130,12 +124,16 @@ class BoundRegion:
     def _surroundings(self, args: list[Any], kwargs: dict[str, Any], values: Environment) -> Any:
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.set_grad_enabled(self.declared.trains))
+            if not self.declared.eager:
+                stack.enter_context(literals_filled())
             if self.declared.mode is not None:
                 stack.enter_context(training_mode(self.model, training=self.declared.mode == "train"))
             if self.declared.autocast is not None:
                 kind = torch.empty(0).device.type if not args else _device_type(args)
                 dtype = getattr(torch, self.declared.autocast)
                 stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
+                if self.declared.trains:
+                    stack.enter_context(_backward_outside_autocast(kind))
             if self.around is not None:
                 own = self.around.declared
                 if own.positional is not None:
@@ -213,6 +211,23 @@ def attribute(model: Any, path: str, what: str) -> Any:
 
 
 @contextlib.contextmanager
+def _backward_outside_autocast(kind: str) -> Iterator[None]:
+    """The autocast of a region that trains covers its forward: a backward inside runs in the dtypes of the forward."""
+    engine: Any = torch.autograd
+    run = engine._engine_run_backward
+
+    def outside(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(kind, enabled=False):
+            return run(*args, **kwargs)
+
+    engine._engine_run_backward = outside
+    try:
+        yield
+    finally:
+        engine._engine_run_backward = run
+
+
+@contextlib.contextmanager
 def training_mode(model: Any, *, training: bool) -> Any:
     """Every module of the model in train or eval mode, and each back in its own mode afterwards."""
     modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
@@ -239,19 +254,11 @@ def _bind(region: language.Region, model: Any, plan: Plan) -> BoundRegion:
             makers |= {name: import_beside(name, plan.folder, plan.model.factory) for name in _factories(value)}
     bound = BoundRegion(region, model, function, around, makers)
     with _at(region, "bind"):
-        bound.bound()
+        refuse_unfit(bound.bound(), region, plan)
     with _at(region, "optimizer"):
         for path in region.optimizer:
             _optimizer(region, model, path)
     return bound
-
-
-def write_bound(bound: Iterable[tuple[torch.Tensor, str]], params: Mapping[str, Any]) -> None:
-    """Write each param into its tensor, in place."""
-    with torch.no_grad():
-        for tensor, param in bound:
-            value = params[param]
-            tensor.copy_(torch.as_tensor(value)) if isinstance(value, list | tuple) else tensor.fill_(value)
 
 
 def _optimizer(region: language.Region, model: Any, path: str) -> None:

@@ -27,16 +27,22 @@ def _whole(reference: StorageWeakRef) -> torch.Tensor:
     return bytes_at(storage, 0, storage.nbytes())
 
 
+class _Thread(threading.local):
+    """``held``: whether this thread is inside of a run. A default here, since a missing attribute is slow to miss."""
+
+    held = False
+
+
 class _Inside:
     """Marks a thread as inside of a run. Not a generator, which would cost more than the rest of a short step."""
 
     __slots__ = ("_before", "_local")
 
-    def __init__(self, local: threading.local) -> None:
+    def __init__(self, local: _Thread) -> None:
         self._local = local
 
     def __enter__(self) -> None:
-        self._before = getattr(self._local, "held", False)
+        self._before = self._local.held
         self._local.held = True
 
     def __exit__(self, *_: object) -> None:
@@ -63,7 +69,7 @@ class SharedModel:
     _guard: ClassVar[threading.Lock] = threading.Lock()
     #: For each thread that holds a model and waits for another one: that one.
     _waiting: ClassVar[dict[int, Turn]] = {}
-    _inside: ClassVar[threading.local] = threading.local()
+    _inside: ClassVar[_Thread] = _Thread()
 
     def __init__(self, model: Any, turn: Turn | None = None) -> None:
         self.model = model
@@ -118,7 +124,7 @@ class SharedModel:
     @classmethod
     def held(cls) -> bool:
         """Whether this thread is inside of a run, so that waiting for another model could close a circle."""
-        return getattr(cls._inside, "held", False)
+        return cls._inside.held
 
     @contextmanager
     def queued(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from graphspec.errors import Diagnostic, GraphSpecError, InputError, ModelError, OrderError
+from graphspec.errors import CaptureError, Diagnostic, GraphSpecError, InputError, ModelError, OrderError
 from graphspec.finding import placed
 from graphspec.plan import Plan, Sequence, Variant
 from graphspec.runtime.holdings.preserve import Session
@@ -81,6 +81,9 @@ class _Given:
     def check(self, variant: Variant) -> None:
         """Nothing has moved since the capture."""
 
+    def guard(self, variant: Variant) -> None:
+        """Nothing to ask, so these runs go the long way."""
+
 
 class _Stage:
     """Sequences over graphs that nobody has run yet, with a memory of their own."""
@@ -89,7 +92,12 @@ class _Stage:
         self._context = context
         self._graphs = graphs
         self._session = session
-        self._memory = memory = Memory(context.plan, context.buffers, context.shared.clock)
+        self._memory = memory = Memory(
+            context.plan,
+            context.buffers,
+            context.shared.clock,
+            aliases=False,  # a rewind knows storages, not memory
+        )
         self._states = States(context.plan, context.buffers, memory, context.shared)
         gate = Gate(context.backend, context.shared)
         gate.captured = True
@@ -106,14 +114,20 @@ class _Stage:
         plan = self._context.plan
         bench = Bench(self._replay(name, case), self._eager(name, case), self._carried, self._generators)
         tolerance = Tolerance.of(plan.check, resized=True)
-        self._session.rewind()
+        self._rewind()
         try:
             values = self._values(plan.sequences[name], case)
             return _judged(self, Trial(plan, bench, case, values, tolerance, chosen=False), name)
-        except (ModelError, InputError, OrderError) as error:
+        except (ModelError, InputError, OrderError, CaptureError) as error:
             return [_unproven(plan, name, case, error)]
         finally:
-            self._session.rewind()
+            self._rewind()
+
+    def _rewind(self) -> None:
+        """Back to the capture; also what eager code has created, which a capture would take for lazily made."""
+        created = self._session.rewind().created
+        if created:
+            self._session.forget(created)
 
     def leave(self) -> None:
         """Forget that anything ran."""
@@ -133,7 +147,7 @@ class _Stage:
 
     def _begin(self, name: str, case: Case) -> None:
         """The state there was at the capture, and what ``name`` reads of other sequences, made at the same sizes."""
-        self._session.rewind()
+        self._rewind()
         self._session.expect_writes(tensor for each in self._recordings() for tensor in each.written_outside())
         self._memory.made.clear()
         with torch.no_grad():
@@ -245,7 +259,8 @@ def _before(plan: Plan, name: str) -> list[str]:
         for step in plan.sequences[sequence].steps:
             region = plan.regions[step]
             for wire in region.reads:
-                if wire.producer is None or wire.value in made or wire.producer not in makers:
+                state = wire.value in plan.buffers and plan.buffers[wire.value].role == "state"
+                if wire.producer is None or wire.value in made or wire.producer not in makers or state:
                     continue
                 other = makers[wire.producer]
                 if other not in (name, sequence, *needed):

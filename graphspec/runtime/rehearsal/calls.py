@@ -9,17 +9,18 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from graphspec.plan import ANY, Bucket, Event, RegionPlan, Variant
 from graphspec.recording.source import ModuleNames
 from graphspec.runtime.breaks.named import meeting
 from graphspec.runtime.breaks.parts import Parts
+from graphspec.runtime.opened.binds import write_bound
 from graphspec.runtime.opened.context import Context
-from graphspec.runtime.opened.regions import write_bound
+from graphspec.runtime.opened.regions import BoundRegion
 from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.rehearsal.observation import StaleRead
 from graphspec.runtime.rehearsal.world import World
+from graphspec.runtime.training.gradients import trainable
 from graphspec.runtime.values.eager_copies import EagerCopies
 from graphspec.runtime.values.outputs import MisfitError, check_condition, check_output
 from graphspec.runtime.values.trees import Tree
@@ -64,6 +65,8 @@ class RegionCalls:
         self._results = context.plan.results
         self._conditions = context.plan.conditions
         self.created_eagerly: set[str] = set()
+        #: What is called in the place of a region at a bucket.
+        self.standins: Mapping[tuple[str, Bucket], BoundRegion] = {}
 
     def rewind(self) -> None:
         """Begin again from where the session began. What eager regions created goes too: they will create it again."""
@@ -88,10 +91,15 @@ class RegionCalls:
         return PassValues(bucket, env, params)
 
     def params(self, bucket: Bucket, *, number: int) -> dict[str, Any]:
-        """The params of a pass: their defaults in the first, others within their range in the second."""
-        full = self._context.full_bucket(bucket)
-        params = self._context.default_params(full, self._special)
-        return params if number == 1 else self._context.other_params(params, full, self._special)
+        """The params of a pass: their defaults in the first, others within their range in the second.
+
+        Where an example of the spec gives them, both are examples.
+        """
+        context, full = self._context, self._context.full_bucket(bucket)
+        params = context.default_params(full, self._special, context.plan.seed + number)
+        if number == 1:
+            return params
+        return context.other_params(params, full, {*self._special, *context.examples.params})
 
     def taken(self, region: str) -> frozenset[str]:
         """The params that a region is given and that may change between replays of its graph."""
@@ -122,12 +130,7 @@ class RegionCalls:
 
     def leaves(self) -> list[tuple[str, torch.Tensor]]:
         """What may have a gradient, frozen parameters included: each once, by the first name it has in the model."""
-        found: dict[int, tuple[str, torch.Tensor]] = {}
-        for slot, tensor in self._world.reach.tensors:
-            there = not is_lazy(tensor) and (tensor.is_floating_point() or tensor.is_complex())
-            if there and tensor.is_leaf and (tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)):
-                found.setdefault(id(tensor), (slot.name, tensor))
-        return list(found.values())
+        return trainable(self._world.reach)
 
     def parts(self, event: Event, values: PassValues) -> Parts:
         """What a region that is about to be called leaves eager, and what changes on the host while that runs."""
@@ -155,7 +158,8 @@ class RegionCalls:
         values.parts = parts or Parts(event.region, values.params)
         breaks = self._breaks(plan, values.parts)
         with self._eager_creations(eager=plan.eager), tried, breaks:
-            returned = context.regions[event.region]({**values.env, **values.copies, **(given or {})})
+            region = self.standins.get((event.region, event.bucket), context.regions[event.region])
+            returned = region({**values.env, **values.copies, **(given or {})})
         if plan.eager:
             self._flush(values)
         statics = context.buffers.static

@@ -18,6 +18,7 @@ from graphspec.recording.source import ModuleNames
 from graphspec.runtime.hazards import TraceEnded, Watch, inside_capture, watch
 from graphspec.runtime.hazards.fake import lacks_value
 from graphspec.runtime.holdings.code_names import CodeNames
+from graphspec.runtime.holdings.preserve import Changes
 from graphspec.runtime.holdings.storages import Layout, layout_of
 from graphspec.runtime.opened.context import Context
 from graphspec.runtime.opened.regions import attribute
@@ -92,6 +93,10 @@ class Rehearser:
         """A second run on other params, to be compared with a judged one: its calls are made as in a capture too."""
         return self._pass(bucket, events, 2, partial(self._recorded, captured=True), eager=self._called)
 
+    def plainly(self, bucket: Bucket, events: Sequence[Event]) -> Rehearsal:
+        """The same calls with nothing watched and nothing recorded: a compiler compiles here."""
+        return self._pass(bucket, events, 2, self._called, eager=self._called)
+
     def following(self, bucket: Bucket, events: Sequence[Event]) -> Rehearsal:
         """A run after another, with no rewind between: what one left on the host must not show in the next.
 
@@ -123,7 +128,7 @@ class Rehearser:
                     if not self.world.goes_on:
                         break
                     self.calls.declare_all(event.region, values)
-            left = self.world.changes().rebound if moved else ()
+            left = self._changes().rebound if moved else ()
         loaded = self.eager_code.loaded() if eager is None else frozenset[str]()
         return Rehearsal(bucket, values.params, tuple(seen), loaded, left)
 
@@ -163,7 +168,7 @@ class Rehearser:
         before = self._layouts(event, values)
         with self.eager_code.watching():
             seen = self._called(event, values)
-        changes = self.world.changes()
+        changes = self._changes()
         changed = {change.name for change in changes.rebound} | ({"host random"} if changes.host_random else set())
         return replace(seen, changed=frozenset(changed), layouts=(before, self._layouts(event, values)))
 
@@ -175,7 +180,8 @@ class Rehearser:
         self, event: Event, values: PassValues, *, keep: Keep = lambda *_: None, captured: bool = False
     ) -> Observation:
         """A call outside of any capture; inside of one where it cannot be made otherwise, since it reads values."""
-        recorder = self._recorder(event.region)
+        compiled = (event.region, event.bucket) in self.calls.standins
+        recorder = self._recorder(event.region, compiled=compiled)
         read = frozenset(tensor.untyped_storage()._cdata for tensor in self.calls.read(event.region, values))
         origins, copies = dict(values.origins), dict(self.copies.storages())
         gradients = self._gradients(event)
@@ -186,7 +192,7 @@ class Rehearser:
             except ModelError as error:
                 if not lacks_value(error.__cause__ or error):
                     raise
-                recorder = self._recorder(event.region)
+                recorder = self._recorder(event.region, compiled=compiled)
                 with inside_capture(event.region), recorder:
                     outputs = self.calls.call(event, values)
             trees = trees_of(event.region, outputs)
@@ -246,7 +252,7 @@ class Rehearser:
 
         def see(recording: Recording, trees: Mapping[str, Tree], **more: Any) -> Observation:
             self.calls.note_origins(trees, values)
-            parts, changes = values.parts, self.world.changes()
+            parts, changes = values.parts, self._changes()
             moved = parts.changed if parts is not None else frozenset()
             if moved:  # what stays eager may change what it likes, as an eager region may
                 kept = tuple(change for change in changes.rebound if change.name not in moved)
@@ -283,6 +289,20 @@ class Rehearser:
         leaves = self.calls.leaves()
         there = offered(leaves)
         return lambda recording: self._context.gradients.seen(event.region, leaves, there, recording)
+
+    def counted(self) -> frozenset[str]:
+        """The numbers of the host that are bound to params: regions may count on, every call begins with the param."""
+        reach = self.world.reach
+        return frozenset(name for each in self._context.counters() for name in each.names(reach))
+
+    def _changes(self) -> Changes:
+        """What differs on the host since the pass began, but for what is counted.
+
+        And but for gradients where regions train: a run leaves there what eager would have left.
+        """
+        changes, counted, trains = self.world.changes(), self.counted(), self._context.plan.trains
+        rebound = (each for each in changes.rebound if each.name not in counted)
+        return replace(changes, rebound=tuple(each for each in rebound if not (trains and each.name.endswith(".grad"))))
 
     def _originals(self, values: PassValues) -> dict[int, str]:
         """The storages in which the eager values lie that a region has copies of; of a copied buffer, the buffer's."""

@@ -98,8 +98,9 @@ class Unread:
         changed = {change.name: change.before for seen in run.observations() for change in seen.changes.rebound
                    if change.kind in ("scalar", "object", "replaced") and slot_key(change) in code.names}  # fmt: skip
         held = self._world.held(code.names & (code.stored | {"set"}))
+        others = run.moving | self._rehearser.counted()
         return {name: value for name, value in {**held, **changed}.items()
-                if name not in run.moving and _is_exchangeable(name, value)}  # fmt: skip
+                if name not in others and _is_exchangeable(name, value)}  # fmt: skip
 
     def _pass(self, bucket: Bucket, events: Sequence[Event], run: Rehearsal, names: dict[str, Any]) -> bool:
         unusable = Unusable()

@@ -5,7 +5,7 @@ What its regions make is from then on what the names stand for, as if graphs had
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,8 +15,8 @@ from graphspec import plan as plans
 from graphspec import spec as language
 from graphspec.errors import InputError
 from graphspec.plan import Bucket, RegionPlan, concrete
+from graphspec.runtime.opened.binds import write_bound
 from graphspec.runtime.opened.context import Context
-from graphspec.runtime.opened.regions import write_bound
 from graphspec.runtime.replay.conditions import truth
 from graphspec.runtime.replay.foreign import Foreign, bring
 from graphspec.runtime.replay.moving import Moving, made_results
@@ -121,7 +121,8 @@ class _Fallback:
         for position, name in enumerate(self._sequence.steps):
             region = self._plan.regions[name]
             wanted = (each for each in self._sequence.results if each in region.outputs)
-            steps.append(self._step(region, frozenset(wanted if position in taken else ())))
+            ran = self._sequence.steps[:position]
+            steps.append(self._step(region, frozenset(wanted if position in taken else ()), ran))
         return steps
 
     def condition(self, name: str, found: Mapping[str, Any]) -> Any:
@@ -137,7 +138,8 @@ class _Fallback:
         """The inputs as eager would get them, the copies of params and sizes, and None for what was left out."""
         found: dict[str, Any] = {}
         for name, tensor in self._request.tensors.items():
-            found[name] = self._placed(tensor, self._plan.buffers[name].declared)
+            declared = self._plan.buffers[name].declared
+            found[name] = self._placed(tensor, declared) if declared.attr is None else self.state(name).copy_(tensor)
         for step in self._sequence.steps:
             for wire in self._plan.regions[step].reads:
                 buffer = self._plan.buffers.get(wire.value)
@@ -179,14 +181,16 @@ class _Fallback:
         return buffer is not None and buffer.role == "state"
 
     def state(self, name: str) -> torch.Tensor:
-        """The real rows of a state, as a view."""
+        """The real rows of a state, or of an input in a tensor of the model's, as a view."""
         whole = self._context.buffers.static[name].largest
         shape = concrete(self._plan.buffers[name].shape or (), self._all)
         if any(want > have for want, have in zip(shape, whole.shape, strict=True)):
-            raise InputError(f"state '{name}' has the shape {list(whole.shape)}, and this run needs {list(shape)}")
+            role = self._plan.buffers[name].role
+            raise InputError(f"{role} '{name}' has the shape {list(whole.shape)}, and this run needs {list(shape)}")
         return whole[tuple(slice(0, size) for size in shape)]
 
-    def _step(self, region: RegionPlan, wanted: frozenset[str]) -> EagerStep:
+    def _step(self, region: RegionPlan, wanted: frozenset[str], ran: Collection[str]) -> EagerStep:
+        """``ran`` are the regions that have run before it, of which static outputs are read where they lie."""
         assert self._memory is not None
         places: dict[str, EagerSource] = {}
         for wire in region.reads:
@@ -195,6 +199,8 @@ class _Fallback:
                 places[wire.value] = EagerSource.of(
                     flatten(view), (view,), (self._context.buffers.static[wire.value].block,)
                 )
+            elif wire.producer in ran and (made := self._target(region, wire.value)) is not None:
+                places[wire.value] = EagerSource.of(made.made.tree, made.made.tensors, (made.block,))
         targets = {name: self._target(region, name) for name in region.outputs}
         sizes = {dim: size for dim, size in self.sizes.items() if dim in region.dims}
         kept = {name: target for name, target in targets.items() if target is not None}

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from typing import Any
 
+import torch
+
 from graphspec.errors import OrderError
 from graphspec.plan import Sequence
 from graphspec.runtime.values.blocks import Block
@@ -29,14 +31,16 @@ def made_results(sequence: Sequence, made: Mapping[str, Any]) -> dict[str, Any]:
 class Moving:
     """What one run has made by now.
 
-    ``env`` is what eager regions made, and what a fallback was given. ``lent`` is what eager regions were given on
-    other memory, each with where it lies, ``leased`` the blocks behind it, each with the names that lie there.
+    ``given`` are the inputs that the first step is served with. ``env`` is what eager regions made, and what a fallback
+    was given. ``lent`` is what eager regions were given on other memory, each with where it lies, ``leased`` the blocks
+    behind it, each with the names that lie there.
     """
 
-    __slots__ = ("env", "leased", "lent", "params", "results")
+    __slots__ = ("env", "given", "leased", "lent", "params", "results")
 
-    def __init__(self, params: Mapping[str, Any]) -> None:
+    def __init__(self, params: Mapping[str, Any], given: Listed[torch.Tensor] = ()) -> None:
         self.params = params
+        self.given = given
         self.env: dict[str, Any] = {}
         self.lent: dict[str, tuple[Tree, Listed[Lendable]]] = {}
         self.leased: dict[Block, set[str]] = {}

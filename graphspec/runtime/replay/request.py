@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -43,14 +43,15 @@ class Remembered:
 class Request:
     """One checked run. ``bucket`` None: no bucket holds ``sizes``. ``params`` are at the real sizes.
 
-    ``asked`` are the sizes that the bucket was chosen for: those of the run, or larger ones that it stated.
-    ``key`` is equal for runs that take the same steps: of one variant, one real size and one bucket. ``given`` is to be
-    remembered if the run ends well.
+    ``shown`` are the sizes that its tensors show, each with the name of one that does. ``asked`` are the sizes that the
+    bucket was chosen for: those of the run, or larger ones that it stated. ``key`` is equal for runs that take the same
+    steps: of one variant, one real size and one bucket. ``given`` is to be remembered if the run ends well.
     """
 
     tensors: Mapping[str, torch.Tensor]
     params: Mapping[str, Any]
     sizes: Mapping[str, int]
+    shown: Mapping[str, tuple[int, str]]
     asked: Mapping[str, int]
     bucket: Bucket | None
     variant: Variant
@@ -106,16 +107,17 @@ class Reader:
             self._hold(tensors, sizes, kept)
         for dim, size in stated.items():
             sizes.setdefault(dim, (size, SIZES))
+        shown = dict(sizes)
         params = self._params(given, sizes, kept) if kept is not None and self._param_checks else {}
         real = {dim: size for dim, (size, _) in sizes.items()}
         dims = tuple([real.get(dim, -1) for dim in self._sequence.dims])
         variant = self._variant(tensors, params)
         key: Hashable = dims if variant is _PLAIN else (variant, dims)
         if not stated:
-            return Request(tensors, params, real, real, self._bucket(dims, real), variant, key, kept)
+            return Request(tensors, params, real, shown, real, self._bucket(dims, real), variant, key, kept)
         asked = self._at_least(real, stated)
         wanted = tuple([asked.get(dim, -1) for dim in self._sequence.dims])
-        return Request(tensors, params, real, asked, self._bucket(wanted, asked), variant, (key, wanted), kept)
+        return Request(tensors, params, real, shown, asked, self._bucket(wanted, asked), variant, (key, wanted), kept)
 
     def _stated(self, sizes: Any) -> Mapping[str, int]:
         """The sizes that a run states. Raises InputError for what is no size of a dim of the sequence."""
@@ -139,6 +141,31 @@ class Reader:
                 message = f"the run states {dim}={size}, and its inputs have {dim}={real[dim]}"
                 raise InputError(message, hint=f"stated sizes {rule}: state {real[dim]}, or leave '{dim}' out")
         return {**real, **stated}
+
+    @property
+    def repeats(self) -> bool:
+        """Whether what was read once says how a request like it is read: no input is held from run to run."""
+        return not self._holds
+
+    def again(self, given: Mapping[str, Any], last: Request) -> Request | None:
+        """The request of a run whose inputs are of the same form as those of ``last``, with its own params.
+
+        None where it is another: other inputs are left out, the params show other sizes or ask for other graphs. Raises
+        InputError as `read` does.
+        """
+        if not given.keys() <= self._known:
+            return None
+        if any(given.get(name) is not None for name in self._checks if name not in last.tensors):
+            return None
+        if not self._param_checks:
+            return last
+        sizes = dict(last.shown)
+        kept = Remembered()
+        params = self._params(given, sizes, kept)
+        real = {dim: size for dim, (size, _) in sizes.items()}
+        if real != last.sizes or self._variant(last.tensors, params) != last.variant:
+            return None
+        return replace(last, params=params, given=kept)
 
     def no_bucket(self, sizes: Mapping[str, int]) -> InputError:
         """The error for sizes that no bucket holds."""
@@ -167,7 +194,13 @@ class Reader:
         if not self._optional and not self._special:
             return _PLAIN
         absent = [name for name in self._optional if name not in tensors]
-        return variant_of(absent, {name: self._present(name, params) for name in self._special})
+        special = {name: self._present(name, params) for name in self._special}
+        own = {name: value for name, value in special.items() if name in self._param_checks}
+        if not plans.occurs(self._context.plan.combinations, own, absent, self._optional):
+            said = [*(f"{name}={value!r}" for name, value in own.items()), *(f"no '{name}'" for name in absent)]
+            message = f"sequence '{self._sequence.name}': no combination under `variants` is that of this run"
+            raise InputError(f"{message}: {', '.join(said) or 'every input'}", hint="add it there, if it occurs")
+        return variant_of(absent, special)
 
     def _present(self, name: str, params: Mapping[str, Any]) -> Any:
         """The value of a param that any sequence takes: one set of graphs serves them all."""

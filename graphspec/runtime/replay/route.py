@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from graphspec import plan as plans
-from graphspec.plan import Bucket
+from graphspec.backends.base import Inlet
+from graphspec.plan import Bucket, concrete
 from graphspec.runtime.opened.context import CapturedRegion, Context, GraphSet
 from graphspec.runtime.replay.conditions import truth
 from graphspec.runtime.replay.foreign import Address, Foreign
 from graphspec.runtime.replay.holders import Copied, Holders
 from graphspec.runtime.replay.lending import lender
 from graphspec.runtime.replay.moving import Moving, Sizes
-from graphspec.runtime.replay.steps import EagerReach, EagerSink, EagerSource, EagerStep, GraphStep, Result
+from graphspec.runtime.replay.stats import Stats
+from graphspec.runtime.replay.steps import (
+    EagerReach,
+    EagerSink,
+    EagerSource,
+    EagerStep,
+    GraphStep,
+    KeepingStep,
+    Result,
+)
 from graphspec.runtime.values.axes import Axes, cut, paste
 from graphspec.runtime.values.blocks import Block
 from graphspec.runtime.values.memory import Made, Memory
+from graphspec.runtime.values.outputs import check_output
 from graphspec.runtime.values.trees import flatten
 from graphspec.spec import DimSize, Loop
-
-
-@dataclass(frozen=True)
-class Inlet:
-    """Where one input goes: ``view`` at the bucket, and its real rows, ``target``; what else it holds is ``pad``."""
-
-    view: torch.Tensor
-    target: torch.Tensor
-    pad: Any
 
 
 class Route:
@@ -48,12 +49,14 @@ class Route:
         sequence: plans.Sequence,
         bucket: Bucket,
         sizes: Sizes,
+        stats: Stats,
     ) -> None:
+        self.runs = 0
+        self.quick: Any = None
         self.bucket = bucket
-        self.label = str(bucket)
         self.sizes = {dim: size for dim, size in sizes.items() if dim in sequence.dims}
-        self.real = math.prod(self.sizes.get(dim, size) for dim, size in bucket.sizes)
-        self.elements = bucket.elements
+        real = math.prod(self.sizes.get(dim, size) for dim, size in bucket.sizes)
+        self.tally = stats.tally(str(bucket), real, bucket.elements)
         self.padded = any(self.sizes.get(dim, size) != size for dim, size in bucket.sizes)
         self.inlets = {
             name: self._inlet(context, name) for name in sequence.inputs if name not in graphs.variant.absent
@@ -62,10 +65,23 @@ class Route:
         self.kept, self.kept_blocks = self._kept(context) if self.padded else ([], [])
         self.with_eager = any(region.eager for region in context.plan.regions.values())
         binder = _Binder(context, memory, graphs, self)
-        self.steps = binder.steps(sequence)
+        self.steps: list[GraphStep | EagerStep | KeepingStep] = [*binder.steps(sequence)]
+        if self.kept and any(isinstance(step, EagerStep) for step in self.steps):
+            self._keep_in_each_step(memory)
         self.program = sequence.program if sequence.loops else None
         self.conditions = binder.conditions
         self.foreign = tuple(binder.foreign)
+
+    def _keep_in_each_step(self, memory: Memory) -> None:
+        """Keep rows around the steps that see them, and not around what eager regions do in between."""
+        rows, blocks = self.kept, self.kept_blocks
+        self.steps = [
+            step
+            if isinstance(step, KeepingStep) or (isinstance(step, EagerStep) and not step.sees_padding)
+            else KeepingStep(step, rows, blocks, memory)
+            for step in self.steps
+        ]
+        self.kept, self.kept_blocks = [], []
 
     def _inlet(self, context: Context, name: str) -> Inlet:
         buffer, view = context.plan.buffers[name].declared, context.buffers.view(name, self.bucket)
@@ -209,8 +225,31 @@ class _Binder:
         self._eager_before = True
         targets = {name: self._target(region, name, own) for name in region.outputs if name in context.buffers.static}
         sizes = {**dict(own.sizes), **self._sizes_of(region.name)}
-        reach = EagerReach(sizes, places, targets, frozenset(wanted), context.plan.buffers)
+        check = self._check(region, dict(own.sizes) if region.declared.rows == "bucket" else sizes)
+        reach = EagerReach(sizes, places, targets, frozenset(wanted), context.plan.buffers, check)
         return EagerStep(context.regions[region.name], region, self._memory, reach)
+
+    def _check(self, region: plans.RegionPlan, sizes: Sizes) -> Callable[[str, Any], None] | None:
+        """Raises MisfitError for what a region returns in another shape than is declared at these sizes."""
+        plan = self._context.plan
+        declared = {name: plan.buffers[name] for name in region.outputs if name in plan.buffers}
+        shapes = {
+            name: concrete(buffer.shape, {**plan.constants, **sizes})
+            for name, buffer in declared.items()
+            if buffer.shape is not None
+        }
+        if not shapes:
+            return None
+
+        forms = {name: (shape, getattr(torch, declared[name].dtype or "", None)) for name, shape in shapes.items()}
+
+        def check(name: str, value: Any) -> None:
+            form = forms.get(name)
+            if form is None or (isinstance(value, torch.Tensor) and (value.shape, value.dtype) == form):
+                return
+            check_output(region.name, declared[name], value, form[0])
+
+        return check
 
     def _buffer_place(self, region: plans.RegionPlan, name: str, own: Bucket) -> EagerSource:
         buffers = self._context.buffers
@@ -237,6 +276,13 @@ class _Binder:
         axes = Axes.declared(self._context.plan.buffers[name].shape or ())
         of_run = {**dict(own.sizes), **self._sizes_of(region.name)}
         made = Made(region.name, of_run, flatten(view), (view,), (axes,), (block,))
+        if self._context.plan.buffers[name].role == "state" and region.declared.rows == "real":
+            rows = cut(view, axes, sizes, name)  # the others are not the run's
+
+            def put(value: Any) -> None:
+                rows.copy_(value)
+
+            return EagerSink(block, put, made)
         return EagerSink(block, lambda value: paste(view, value, name, own, sizes), made)
 
     # -- what earlier runs made

@@ -18,6 +18,7 @@ from graphspec.runtime.replay.fallback import directly, repeated, run_eagerly
 from graphspec.runtime.replay.foreign import bring
 from graphspec.runtime.replay.gate import Gate
 from graphspec.runtime.replay.moving import Moving, made_results
+from graphspec.runtime.replay.quick import Quick, RunParts, quick
 from graphspec.runtime.replay.request import Reader, Remembered, Request, padded_params
 from graphspec.runtime.replay.route import Route
 from graphspec.runtime.replay.stats import Stats
@@ -27,6 +28,8 @@ from graphspec.turns import drive
 
 #: How many real sizes keep their bound steps; beyond, all are bound anew as they come.
 MOST_ROUTES = 4096
+
+_NO_SHAPE = torch.Size((-1,))  # of no tensor
 
 #: For the padding proof: what the padded rows of an input hold, in place of its `pad`, at the shape of the bucket.
 Fills = Mapping[str, torch.Tensor]
@@ -59,7 +62,10 @@ class BoundSequence:
         self._memory = opened.memory
         self._reader = Reader(context, plan, opened.remembered)
         self._routes: dict[Hashable, Route] = {}
-        opened.variants.forget.append(self._routes.clear)
+        self._quick: dict[torch.Size, Quick] = {}
+        self._first = next(iter(plan.inputs), "")
+        self._around = RunParts(context, opened.memory, opened.gate, opened.remembered)
+        opened.variants.forget += (self._routes.clear, self._quick.clear)
         regions = [context.plan.regions[name].declared for name in plan.steps]
         self._every, self._runs = context.plan.check.every, 0
         self._falls_back = all(region.on_miss == "eager" for region in regions if not region.eager)
@@ -74,6 +80,11 @@ class BoundSequence:
             self._runs += 1
             if self._runs % self._every == 0:
                 return self._opened.net(self, inputs)
+        quick = self._quick.get(getattr(inputs.get(self._first), "shape", _NO_SHAPE))
+        if quick is not None and self._gate.commons is None:
+            results = quick(inputs)
+            if results is not None:
+                return results
         return self.run(inputs)
 
     def verify(self, **inputs: Any) -> dict[str, Any]:
@@ -187,14 +198,35 @@ class BoundSequence:
             if route.with_eager:
                 self._memory.pull(route.kept_blocks)
                 moving.end(self._memory, failed=failed)
-        self._count(route)
+        route.tally.runs += 1
+        if fills is None:
+            self._note_quick(request, route)
         return results
+
+    def _note_quick(self, request: Request, route: Route) -> None:
+        """From its second run on, a route has a quick way; the last one taken is looked at first.
+
+        Loops have none, nor have runs that state their sizes, which their inputs do not tell.
+        """
+        if route.program is not None or request.asked is not request.sizes:
+            return
+        if route.runs == 1:
+            guard = self._opened.variants.guard(request.variant)
+            if guard is not None:
+                route.quick = quick(self._around, self.plan, self._reader, guard, route, request)
+        route.runs += 1
+        if route.quick is not None:
+            first = request.tensors.get(self._first)
+            self._quick[_NO_SHAPE if first is None else first.shape] = route.quick
 
     def _bind(self, request: Request, bucket: Bucket) -> Route:
         graphs = self._opened.variants.graphs(request.variant)
         if len(self._routes) >= MOST_ROUTES:
             self._routes.clear()
-        route = self._routes[request.key] = Route(self._context, self._memory, graphs, self.plan, bucket, request.sizes)
+            self._quick.clear()
+        opened = self._opened
+        route = Route(self._context, self._memory, graphs, self.plan, bucket, request.sizes, opened.stats)
+        self._routes[request.key] = route
         return route
 
     def _fill(self, request: Request, route: Route, fills: Fills | None) -> None:
@@ -225,13 +257,6 @@ class BoundSequence:
         if not any(t.untyped_storage().data_ptr() in static for t in tensors.values()):
             return tensors
         return {name: tensor.clone() for name, tensor in tensors.items()}
-
-    def _count(self, route: Route) -> None:
-        stats = self._opened.stats
-        stats.replays += 1
-        stats.bucket_hits[route.label] = stats.bucket_hits.get(route.label, 0) + 1
-        stats.real += route.real
-        stats.padded += route.elements
 
 
 def _run(route: Route, moving: Moving) -> int:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
+from graphspec.backends.base import Inlet, Serve
 from graphspec.errors import GraphSpecError, ReplayError
 from graphspec.plan import BufferPlan, RegionPlan
+from graphspec.runtime.opened.binds import Bound, counted, write_bound
 from graphspec.runtime.opened.context import CapturedRegion
-from graphspec.runtime.opened.regions import BoundRegion, write_bound
+from graphspec.runtime.opened.regions import BoundRegion
 from graphspec.runtime.opened.sharing import SharedModel
 from graphspec.runtime.replay.holders import Holders
 from graphspec.runtime.replay.moving import Moving, Sizes
@@ -24,7 +27,7 @@ from graphspec.runtime.values.trees import Tree, flatten
 class Result:
     """How one output of a graph becomes a result: ``tensors`` are its real rows on the graph's memory."""
 
-    __slots__ = ("_lend", "_rebuild", "_tensors", "name")
+    __slots__ = ("_lend", "_tensors", "name", "rebuild")
 
     def __init__(
         self,
@@ -34,15 +37,27 @@ class Result:
         lend: Callable[[], list[torch.Tensor]] | None,
     ) -> None:
         self.name = name
-        self._rebuild = tree.rebuild
+        self.rebuild = tree.rebuild
         self._tensors = tensors
         self._lend = lend
 
+    @property
+    def lends(self) -> bool:
+        """Whether the caller gets the graph's own memory."""
+        return self._lend is not None
+
+    @property
+    def copied(self) -> list[torch.Tensor]:
+        """What is copied for the caller."""
+        return self._tensors if self._lend is None else []
+
     def take(self) -> Any:
         """The value a caller gets: copies, or the graph's own memory on loan."""
-        if self._lend is None:
-            return self._rebuild([tensor.clone() for tensor in self._tensors])
-        return self._rebuild(self._lend())
+        return self.taken([tensor.clone() for tensor in self.copied])
+
+    def taken(self, copies: Sequence[torch.Tensor]) -> Any:
+        """The same, of copies that were made already."""
+        return self.rebuild(copies if self._lend is None else self._lend())
 
 
 class GraphStep:
@@ -61,7 +76,6 @@ class GraphStep:
         "_replay",
         "_results",
         "_stamp",
-        "region",
     )
 
     def __init__(
@@ -71,12 +85,13 @@ class GraphStep:
         results: list[Result],
         holders: Holders | None,
         crossing: Mapping[str, Made],
-        bound: Sequence[tuple[torch.Tensor, str]] = (),
+        bound: Sequence[Bound] = (),
     ) -> None:
         self._bound = bound
-        self.region = captured.plan.region
         self._captured = captured
         self._replay = captured.replaying()
+        if captured.left:
+            self._replay = partial(counted, self._replay, captured.left)
         self._stamp = captured.homes.stamp
         self._clock = memory.clock
         self._memory = memory
@@ -84,8 +99,43 @@ class GraphStep:
         self._holders = holders
         self._crossing = tuple(crossing.items())
 
+    @property
+    def region(self) -> str:
+        """The region of the graph."""
+        return self._captured.plan.region
+
     def run(self, moving: Moving) -> None:
         """Refresh the update slots, replay, and take the results. Raises ReplayError for an operator that failed."""
+        holders = self._before(moving)
+        try:
+            self._replay()
+        except GraphSpecError:
+            raise
+        except Exception as error:
+            raise failed(self.region, error) from error
+        self._after(holders)
+        for result in self._results:
+            moving.results[result.name] = result.take()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is refreshed, looked after, lent or noted around its replay."""
+        looked_after = self._holders is not None and self._holders.always
+        written = self._captured.bindings or self._captured.parts is not None or self._bound or self._crossing
+        return not (written or looked_after or any(result.lends for result in self._results))
+
+    def serving(self, inlets: Sequence[Inlet]) -> ServedStep | None:
+        """The same step with its inputs and results copied by the backend, in one call; None where it cannot.
+
+        Nor where more than operators is around a replay: gradients, counters of the host.
+        """
+        captured = self._captured
+        if captured.gradients is not None or captured.left or captured.parts is not None:
+            return None
+        serve = self._captured.graph.serving(inlets, [each for result in self._results for each in result.copied])
+        return ServedStep(self, serve) if serve is not None else None
+
+    def _before(self, moving: Moving) -> Holders | None:
         if self._captured.bindings or self._captured.parts is not None:
             self._captured.refresh(moving.params)
         if self._bound:
@@ -95,23 +145,72 @@ class GraphStep:
             holders = None
         if holders is not None:
             holders.before(moving)
-        try:
-            self._replay()
-        except GraphSpecError:
-            raise
-        except Exception as error:
-            raise _failed(self.region, error) from error
+        return holders
+
+    def _after(self, holders: Holders | None) -> None:
         clock = self._clock
         clock.now = self._stamp.at = clock.now + 1
         if holders is not None:
             holders.after()
         for name, made in self._crossing:
             self._memory.make(name, made)
-        for result in self._results:
-            moving.results[result.name] = result.take()
 
 
-def _failed(region: str, error: Exception) -> ReplayError:
+class ServedStep:
+    """A graph step that one call of the backend serves, with the copies around it.
+
+    ``alone`` is the step as all there is of a run, by its inputs, while nobody holds anything (`Memory.busy`); None
+    where there is more to it.
+    """
+
+    __slots__ = ("_results", "_serve", "_step", "alone", "region")
+
+    def __init__(self, step: GraphStep, serve: Serve) -> None:
+        self.region = step.region
+        self._step = step
+        self._serve = serve
+        self._results = [(result, len(result.copied)) for result in step._results]
+        self.alone = self._alone(step) if step.is_plain else None
+
+    def _alone(self, step: GraphStep) -> Callable[[Sequence[torch.Tensor]], dict[str, Any]]:
+        serve, clock, stamp = self._serve, step._clock, step._stamp
+        rebuilds, at = [], 0
+        for result, count in self._results:
+            rebuilds.append((result.name, result.rebuild, at, at + count))
+            at += count
+
+        def alone(given: Sequence[torch.Tensor]) -> dict[str, Any]:
+            try:
+                made = serve(given)
+            except GraphSpecError:
+                raise
+            except Exception as error:
+                raise failed(self.region, error) from error
+            clock.now = stamp.at = clock.now + 1
+            return {name: rebuild(made[first:end]) for name, rebuild, first, end in rebuilds}
+
+        return alone
+
+    def run(self, moving: Moving) -> None:
+        """What `GraphStep.run` does, for the inputs of this run."""
+        step = self._step
+        holders = step._before(moving)
+        given, moving.given = moving.given, ()  # the first step fills them in
+        try:
+            made = self._serve(given)
+        except GraphSpecError:
+            raise
+        except Exception as error:
+            raise failed(self.region, error) from error
+        step._after(holders)
+        results, at = moving.results, 0
+        for result, count in self._results:
+            results[result.name] = result.taken(made[at : at + count])
+            at += count
+
+
+def failed(region: str, error: Exception) -> ReplayError:
+    """The error for an operator that failed in a replay."""
     reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
     message = f"region '{region}' failed while it was replayed: {reason}"
     return ReplayError(message, hint="an index or a value of this run's inputs may be out of range; try it eagerly")
@@ -171,13 +270,18 @@ class EagerStep:
         self._reach = reach
         self._padded = plan.declared.rows == "bucket"
 
+    @property
+    def sees_padding(self) -> bool:
+        """Whether the region works on the rows of the bucket."""
+        return self._padded
+
     def run(self, moving: Moving) -> None:
         """Gather what the region reads, call it, hand on what it returns."""
         memory, targets = self._memory, self._reach.targets
         write_bound(self._bound.bound(), moving.params)
         with SharedModel.inside():
             returned = self._bound({wire.value: self._read(wire.value, moving) for wire in self._plan.reads})
-        memory.flush()
+        memory.flush(self.region)
         memory.clock.tick(memory.stamp(self.region))
         if self._reach.check is not None:
             for name, value in returned.items():
@@ -242,3 +346,32 @@ class EagerStep:
         if axes is not None:
             leaves = tuple(cut(leaf, axes, self._reach.sizes, name) for leaf in leaves)
         return tree.rebuild([leaf.clone() for leaf in leaves])
+
+
+class KeepingStep:
+    """A step that sees rows which are not the run's: afterwards they hold what they held before.
+
+    Kept around each such step and not around the run where an eager region comes in between: what that writes there,
+    through a tensor that it has kept of another run, it means.
+    """
+
+    __slots__ = ("_blocks", "_memory", "_rows", "_step", "region")
+
+    def __init__(
+        self, step: GraphStep | EagerStep, rows: Sequence[torch.Tensor], blocks: Sequence[Block], memory: Memory
+    ) -> None:
+        self.region = step.region
+        self._step = step
+        self._rows = rows
+        self._blocks = blocks
+        self._memory = memory
+
+    def run(self, moving: Moving) -> None:
+        """The step, and the rows put back."""
+        before = [(rows, rows.clone()) for rows in self._rows]
+        try:
+            self._step.run(moving)
+        finally:
+            for rows, content in before:
+                rows.copy_(content)
+            self._memory.pull(self._blocks)

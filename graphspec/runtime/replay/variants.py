@@ -58,6 +58,10 @@ class Variants:
         """Raise GuardError if anything the graphs of a variant read by address was moved since their capture."""
         self._guards[variant].check()
 
+    def guard(self, variant: Variant) -> Guard | None:
+        """What `check` asks, for as long as these graphs are there (``forget``)."""
+        return self._guards[variant]
+
     def guards(self) -> list[Guard]:
         """What is checked before the replays of each variant."""
         return list(self._guards.values())
@@ -88,7 +92,7 @@ class Variants:
         Of what was released, states that the model owns are found anew.
         """
         if self._released:
-            self._context.buffers.adopt_anew()
+            self._context.buffers.adopt_anew(self._context.model)
             refuse_other_devices(self._context.model, self._context.device)
         for variant in self._released or self.opened():
             self.graphs(variant)

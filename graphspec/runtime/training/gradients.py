@@ -3,20 +3,23 @@
 A graph needs fixed addresses, and ``.grad`` is a new tensor, the same one or None, as the caller likes. So a region is
 called with *accumulators* of graphspec's own in ``.grad``, and a run fills them from what is there (replayed.py).
 Which tensors get a gradient in a region shows a *trial*, the first call, in which all of them have an accumulator; what
-it touches of others is what the region would do with a gradient that nobody expects there.
+it touches of others is what the region would do with a gradient that nobody expects there. Where the model's own code
+fails with so many, frozen parameters have none, and a run refuses one that is found there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from graphspec.recording.calls import Call, Recording, Ref, touched_refs
 from graphspec.recording.writes import effect_of
+from graphspec.runtime.holdings.reach import Reach
 
 #: What a region does first with the gradient it finds. ``added``: autograd adds to it; ``zeroed``: its content goes.
 Touch = Literal["untouched", "added", "zeroed", "read"]
@@ -46,6 +49,16 @@ class GradientSeen:
         return self.touch != "untouched" or self.left != ("given" if self.offered else "none")
 
 
+def trainable(found: Reach) -> list[Named]:
+    """What may have a gradient, frozen parameters included: each tensor once, by its first name."""
+    named: dict[int, Named] = {}
+    for slot, tensor in found.tensors:
+        number = not is_lazy(tensor) and (tensor.is_floating_point() or tensor.is_complex())
+        if number and tensor.is_leaf and (tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)):
+            named.setdefault(id(tensor), (slot.name, tensor))
+    return list(named.values())
+
+
 class Gradients:
     """The accumulators of an opened spec, one for each tensor, and which tensors get a gradient in which region."""
 
@@ -53,14 +66,19 @@ class Gradients:
         self._accumulators: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._reached: dict[str, set[int]] = {}
         self._tried: dict[str, dict[int, GradientSeen]] = {}
+        self._frozen_too = True
 
     @property
     def storages(self) -> frozenset[int]:
         """The memory of all accumulators."""
         return frozenset(given.untyped_storage()._cdata for _, given in self._accumulators.values())
 
-    def forget(self) -> None:
-        """Before a new round of captures: every region is tried again, and has accumulators of its own."""
+    def forget(self, *, frozen_too: bool = True) -> None:
+        """Before a new round of captures: every region is tried again, and has accumulators of its own.
+
+        ``frozen_too``: what requires no gradient has one in the trial.
+        """
+        self._frozen_too = frozen_too
         self._accumulators.clear()
         self._reached.clear()
         self._tried.clear()
@@ -93,7 +111,8 @@ class Gradients:
         for _, tensor in leaves:
             here = tensor.grad
             read = alone and id(tensor) in tried and tried[id(tensor)].touch != "untouched"
-            if here is None and reached is not None and id(tensor) not in reached and not read:
+            wanted = self._frozen_too or tensor.requires_grad if reached is None else id(tensor) in reached or read
+            if here is None and not wanted:
                 continue
             given = self.accumulator(tensor)
             with torch.no_grad():
@@ -132,7 +151,8 @@ class Gradients:
         every = {
             id(tensor): self._seen(name, tensor, recording, offered=id(tensor) in there) for name, tensor in leaves
         }
-        self._tried.setdefault(region, every)
+        if region not in self._tried:  # what was not tried may do anything
+            self._tried[region] = {key: each if each.offered else _unknown(each) for key, each in every.items()}
         return tuple(each for each in every.values() if each.matters)
 
     def new(self, leaves: Iterable[Named]) -> dict[int, torch.Tensor]:
@@ -154,6 +174,10 @@ class Gradients:
         index = recording.ref(given).storage if recording.knows(given) else None
         written = index is not None and index in recording.written
         return GradientSeen(name, tensor, offered, _touch(recording, index), _left(tensor, given), written)
+
+
+def _unknown(seen: GradientSeen) -> GradientSeen:
+    return replace(seen, touch="read", left="given")
 
 
 def fill(accumulator: torch.Tensor) -> None:

@@ -44,6 +44,10 @@ class ReplayedGradients:
 
     def around(self, replay: Callable[[], None]) -> None:
         """One replay, under the grad mode of its capture. Raises GuardError as `enter` does."""
+        if torch.is_inference_mode_enabled():  # what is left in ``.grad`` is written in place later
+            with torch.inference_mode(mode=False):
+                self.around(replay)
+            return
         self.enter()
         before = torch.is_grad_enabled()
         try:

@@ -46,13 +46,13 @@ def _check_sequence(subject: Subject, sequence: BoundSequence, steps: int, progr
         note = f"no bucket of '{sequence.name}' holds {every[0]}: its runs fall back to eager, and nothing is replayed"
         return replace(_nothing(subject), status="skipped", max_abs_diff=None, notes=(note,))
     total = max(steps, len(every))
-    rounds, bench = Rounds(subject.carried), subject.bench(sequence)
+    rounds = Rounds(subject.carried)
     found = _nothing(subject)
     after_first = None
     for step, case in enumerate(islice(cycle(every), total)):
         progress(f"check {sequence.name}", step, total)
         values = subject.feed(sequence.plan, case, step)
-        comparison = rounds(partial(bench.compared, values, subject.tolerance(case)))
+        comparison = rounds(partial(subject.bench(sequence, values).compared, values, subject.tolerance(case)))
         found = replace(found, steps=step + 1, max_abs_diff=_larger(found.max_abs_diff, comparison.max_abs_diff))
         if comparison.first is not None:
             return _mismatch(found, subject, (sequence, case, step), comparison.first)
@@ -110,7 +110,7 @@ def _with_proof(
 
 def _trial(subject: Subject, sequence: BoundSequence, case: Case) -> Trial:
     values = subject.feed(sequence.plan, case, 0)
-    return Trial(subject.runner.plan, subject.bench(sequence), case, values, subject.tolerance(case))
+    return Trial(subject.runner.plan, subject.bench(sequence, values), case, values, subject.tolerance(case))
 
 
 def _merged(found: Sequence[Check], subject: Subject) -> Check:

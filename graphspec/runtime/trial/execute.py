@@ -93,7 +93,7 @@ def _subject(runner: Runner, fixed: Fixed) -> Subject:
         partial(sequence.eager, feed(sequence.plan, largest(runner.plan, fixed, sequence), 0))
         for sequence in runner.sequences.values()
     ]
-    carried = Carried(runner.plan, runner.state, written_by(runner.model, calls))
+    carried = Carried(runner.plan, runner.state, *written_by(runner.model, calls))
     return Subject(runner, carried, feed, generators)
 
 

@@ -11,8 +11,8 @@ import torch
 from graphspec.plan import Plan
 from graphspec.runtime.padding.cases import Case, cases
 from graphspec.runtime.trial.feed import Feed, Fixed
-from graphspec.runtime.verify.bench import Bench, Fills, Values
-from graphspec.runtime.verify.carried import Carried
+from graphspec.runtime.verify.bench import Bench, Fills, Values, cloned
+from graphspec.runtime.verify.carried import Carried, written_by
 from graphspec.runtime.verify.compare import Tolerance
 
 if TYPE_CHECKING:
@@ -32,14 +32,20 @@ class Subject:
     feed: Feed
     generators: tuple[torch.Generator, ...] = ()
 
-    def bench(self, sequence: BoundSequence) -> Bench:
-        """A sequence to be run again and again, its graphs on poisoned memory."""
+    def bench(self, sequence: BoundSequence, values: Values) -> Bench:
+        """A sequence to be run again and again, its graphs on poisoned memory.
+
+        A loop around inline regions may take another way with other inputs: what it writes with ``values`` counts too.
+        """
 
         def replay(values: Values, fills: Fills | None) -> dict[str, Any]:
             self.runner.poison()
             return sequence.run(values, fills)
 
-        return Bench(replay, sequence.eager, self.carried, self.generators)
+        carried = self.carried
+        if self.runner.inline is not None:
+            carried = carried.joined(*written_by(self.runner.model, [lambda: sequence.eager(cloned(values))]))
+        return Bench(replay, sequence.eager, carried, self.generators)
 
     def tolerance(self, case: Case) -> Tolerance:
         """What the spec allows between a replay and eager, which runs at the real sizes."""

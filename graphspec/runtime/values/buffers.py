@@ -37,8 +37,8 @@ def strides_of(shape: tuple[int, ...], layout: str | None) -> tuple[int, ...]:
 class StaticBuffer:
     """One declared buffer. ``view(bucket)`` is what graphs of that bucket read; all views share one allocation.
 
-    The view of an input is dense in its own layout; that of a state keeps every element where the largest bucket
-    has it, so that row i is row i in every bucket.
+    The view of an input is dense in its own layout; that of a state, and of an input in a tensor of the model's, keeps
+    every element where the largest bucket has it, so that row i is row i in every bucket.
     """
 
     def __init__(self, layout: plans.BufferPlan, device: torch.device) -> None:
@@ -51,7 +51,13 @@ class StaticBuffer:
         self.whole = self._allocated(layout, device)
         self.block = Block(layout.name, lambda: bytes_at(self.whole.untyped_storage(), 0, self.whole.nbytes))
         self.largest = self._dense(layout.largest)
+        self._in_place = layout.role == "state" or layout.declared.attr is not None
         self._views: dict[Bucket, torch.Tensor] = {}
+
+    def lie_in(self, tensor: torch.Tensor) -> None:
+        """Be this tensor of the model's, of the largest shape."""
+        self.whole = self.largest = tensor.detach()
+        self._views.clear()
 
     def view(self, bucket: Bucket, constants: Mapping[str, int]) -> torch.Tensor:
         """The tensor that graphs of ``bucket`` read or write."""
@@ -59,7 +65,7 @@ class StaticBuffer:
         view = self._views.get(own)
         if view is None:
             shape = concrete(self.declared.shape or (), {**constants, **dict(own.sizes)})
-            view = self._views[own] = self._cut(shape) if self.declared.role == "state" else self._dense(shape)
+            view = self._views[own] = self._cut(shape) if self._in_place else self._dense(shape)
         return view
 
     def fill(self, value: Any) -> None:
@@ -97,7 +103,7 @@ class Buffers:
         self.static = {
             name: StaticBuffer(buffer, device)
             for name, buffer in plan.buffers.items()
-            if buffer.declared.attr is None and buffer.static
+            if buffer.static and (buffer.declared.attr is None or buffer.role == "input")
         }
         self._derived = [
             (name, buffer.declared.source) for name, buffer in self.static.items() if buffer.declared.source is not None
@@ -115,10 +121,17 @@ class Buffers:
         """Where the memory of each static buffer starts."""
         return frozenset(buffer.whole.untyped_storage().data_ptr() for buffer in self.static.values())
 
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """Where the memory of each static buffer starts and ends, in ascending order."""
+        storages = [buffer.whole.untyped_storage() for buffer in self.static.values()]
+        return sorted({(storage.data_ptr(), storage.data_ptr() + storage.nbytes()) for storage in storages})
+
     @cached_property
     def input_storages(self) -> Mapping[int, str]:
-        """The storages that callers' inputs are copied into, by identity, and the input of each."""
-        inputs = [(name, buffer.whole) for name, buffer in self.static.items() if buffer.declared.role == "input"]
+        """The storages of graphspec's own that callers' inputs are copied into, by identity, and the input of each."""
+        own = ((name, buffer) for name, buffer in self.static.items() if buffer.declared.attr is None)
+        inputs = [(name, buffer.whole) for name, buffer in own if buffer.declared.role == "input"]
         return {whole.untyped_storage()._cdata: name for name, whole in inputs}
 
     @property
@@ -136,7 +149,8 @@ class Buffers:
         """Find the states that the model owns, once. After warm-up, since a model may create its caches lazily."""
         if not self._found_anew:
             return
-        declared = [buffer.declared for buffer in self._plan.buffers.values() if buffer.declared.attr is not None]
+        owning = (buffer.declared for buffer in self._plan.buffers.values() if buffer.declared.attr is not None)
+        declared = [buffer for buffer in owning if buffer.role == "state"]
         owned = {buffer.name: owned_tensors(model, buffer) for buffer in declared}
         for buffer in declared:
             for path, tensor in owned[buffer.name].items():
@@ -151,9 +165,17 @@ class Buffers:
             else:
                 self._remember(path, tensor)
 
-    def adopt_anew(self) -> None:
+    def adopt_anew(self, model: Any) -> None:
         """Have the next `adopt` find the model's own states again: one that was replaced begins a life of its own."""
         self._found_anew = True
+        self.adopt_inputs(model)
+
+    def adopt_inputs(self, model: Any) -> None:
+        """Put every input with an ``attr`` where the model has it. Raises ModelError if it does not fit there."""
+        for name, buffer in self.static.items():
+            if buffer.declared.attr is not None:
+                buffer.lie_in(owned_input(model, self._plan.buffers[name]))
+        self.__dict__.pop("addresses", None)
 
     def view(self, name: str, bucket: Bucket) -> torch.Tensor:
         """The view of one static buffer at a bucket."""
@@ -294,3 +316,15 @@ def owned_tensors(model: Any, buffer: language.Buffer) -> dict[str, torch.Tensor
         message = f"{where}: {buffer.attr} leads to no tensor: {path} is a {type(value).__name__}"
         raise ModelError(message, hint=_ATTR_HINT)
     return tensors
+
+
+def owned_input(model: Any, buffer: plans.BufferPlan) -> torch.Tensor:
+    """The tensor of the model's that an input lies in. Raises ModelError for one that is not as declared."""
+    ((path, tensor),) = owned_tensors(model, buffer.declared).items()
+    dtype: torch.dtype = getattr(torch, str(buffer.dtype))
+    if tuple(tensor.shape) != buffer.largest or tensor.dtype != dtype:
+        declared = ", ".join(map(str, buffer.shape or ()))
+        message = f"input '{buffer.name}' is declared [{declared}] {buffer.dtype}, and {path} has the shape "
+        hint = f"at the largest buckets it must be {list(buffer.largest or ())} {dtype}"
+        raise ModelError(f"{message}{list(tensor.shape)} and is {tensor.dtype}", hint=hint)
+    return tensor

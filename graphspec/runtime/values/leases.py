@@ -30,6 +30,7 @@ class Lease:
         self.own = own
         self._storage = self._raw.clone().untyped_storage() if own else _over(self._raw)
         self._tensors: dict[Any, torch.Tensor] = {}
+        self._version = 0
 
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor like ``tensor``, which lies in the block, in this storage. Detach it before it is handed out."""
@@ -37,6 +38,7 @@ class Lease:
         found = self._tensors.get(form)
         if found is None:
             found = self._tensors[form] = self._like(tensor)
+            self._version += found._version
         return found
 
     def holds(self, tensor: torch.Tensor) -> bool:
@@ -56,6 +58,11 @@ class Lease:
         """Give the storage memory of its own: all its tensors hold there what they held."""
         _swap(self._storage, self._raw.clone().untyped_storage())
         self.own = True
+
+    def was_written(self) -> bool:
+        """Whether a tensor that was handed out was written into, since this was last asked or the first was made."""
+        before, self._version = self._version, sum(tensor._version for tensor in self._tensors.values())
+        return self._version > before
 
     def flush(self) -> None:
         """What was written into the copy is written into the block."""

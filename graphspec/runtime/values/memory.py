@@ -71,25 +71,27 @@ class Lendable:
 
 
 class Memory:
-    """``clock`` is that of the model. ``crossing`` are the values that some sequence reads of an earlier run."""
+    """``clock`` is that of the model. ``crossing`` are the values that some sequence reads of an earlier run.
 
-    def __init__(self, plan: Plan, buffers: Buffers, clock: Clock) -> None:
+    ``aliases``: whether eager regions may be given the very memory of values, under another storage.
+    """
+
+    def __init__(self, plan: Plan, buffers: Buffers, clock: Clock, *, aliases: bool = True) -> None:
         self.clock = clock
+        self._aliases = aliases and movable()
         self.crossing = crossing(plan)
         self.lends = any(region.borrowed for region in plan.regions.values())
         self.made: dict[str, Made] = {}
         self.poisoned = Stamp("poison()")
         self._static = {buffer.block for buffer in buffers.static.values()}
         self._outside: dict[str, Stamp] = {}
+        self._writes: dict[str, Stamp] = {}
         self._stamps = {region.name: Stamp(f"region '{region.name}'") for region in plan.regions.values()}
         for region in plan.regions.values():
             for name in region.outputs:
                 if name in buffers.static:
                     buffers.static[name].block.makers.append(self._stamps[region.name])
-        written_back = {name for region in plan.regions.values() for name in region.write_back}
-        self._renewed = {
-            buffer.name for buffer in plan.buffers.values() if buffer.role != "state" or buffer.name in written_back
-        }
+        self._renewed = frozenset(plan.buffers)
         #: Whether eager regions hold copies, or callers results without a copy.
         self.busy = False
         self.lent: dict[Block, LentMemory] = {}
@@ -151,7 +153,7 @@ class Memory:
         if lease is None:
             if not self._may_go(block) or place.tensor.numel() == 0:
                 return place.tensor.detach()
-            own = self._trust[block.label] < TRUST or not movable()
+            own = self._trust[block.label] < TRUST or not self._aliases
             lease = self._leases[block] = Lease(block, own=own)
             if own:
                 self._copies[block] = lease
@@ -214,11 +216,18 @@ class Memory:
                 self.lent.pop(block).move_out()
         self.busy = bool(self._copies or self.lent)
 
-    def flush(self) -> None:
-        """An eager region has run, and may have written into what it or another one holds."""
+    def flush(self, region: str) -> None:
+        """An eager region has run, and may have written into what it or another one holds; also into what is lent."""
         if self._copies:
             for lease in self._copies.values():
                 lease.flush()
+        for block in self.lent:
+            given = self._leases.get(block)
+            if given is not None and given.was_written():
+                stamp = self._writes.setdefault(region, Stamp(f"region '{region}', which writes into it,"))
+                if stamp not in block.writers:
+                    block.writers.append(stamp)
+                self.clock.tick(stamp)
 
     def pull(self, blocks: Iterable[Block]) -> None:
         """A graph has written into these blocks in place: whoever holds a tensor on them sees it."""

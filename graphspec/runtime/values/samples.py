@@ -42,8 +42,18 @@ def sample(buffer: language.Buffer, shape: tuple[int, ...], generator: torch.Gen
             return torch.randint(low, high, shape, generator=generator).to(dtype)
         case "value":
             return _expanded(torch.tensor(how.value, dtype=dtype), shape, buffer.name)
+        case "make":
+            raise AssertionError("the function is the caller's to call")
         case "file":
             return _expanded(_of_dtype(read_tensor(folder / how.value, buffer.name), buffer), shape, buffer.name)
+
+
+def checked_sample(buffer: language.Buffer, value: Any, shape: tuple[int, ...]) -> torch.Tensor:
+    """What the function of one input gave, under the rule for what a caller gives: a tensor of this shape and dtype."""
+    if not isinstance(value, torch.Tensor) or value.shape != shape:
+        came = f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        raise InputError(f"the sample of '{buffer.name}' is a tensor of shape {list(shape)}, and {came} came")
+    return _of_dtype(value, buffer)
 
 
 def _of_dtype(value: torch.Tensor, buffer: language.Buffer) -> torch.Tensor:

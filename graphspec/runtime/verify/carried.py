@@ -6,8 +6,10 @@ the parameters of a training step.
 
 from __future__ import annotations
 
+import copy
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +17,10 @@ import torch
 from graphspec.plan import Plan
 from graphspec.runtime.holdings.preserve import Session, preserve
 from graphspec.runtime.opened.states import States
+from graphspec.runtime.training.gradients import Named, trainable
 
-Saved = list[tuple[torch.Tensor, torch.Tensor]]
+#: Each puts one thing back.
+Saved = list[Callable[[], object]]
 
 
 class Carried:
@@ -26,8 +30,11 @@ class Carried:
     declares nobody can say which rows they are. Only what `pad_rows` names is anybody's.
     """
 
-    def __init__(self, plan: Plan, states: States, others: Mapping[str, torch.Tensor]) -> None:
-        """``others`` are tensors of the model that a run writes; see `written`."""
+    def __init__(
+        self, plan: Plan, states: States, others: Mapping[str, torch.Tensor], trained: Sequence[Named] = ()
+    ) -> None:
+        """``others`` are tensors of the model that a run writes, see `written`; ``trained`` those with a gradient."""
+        self._trained = trained if plan.trains else ()
         declared = {
             path if path != name else f"state {name}": (name, tensor)
             for name in states
@@ -35,26 +42,45 @@ class Carried:
         }
         known = {_storage(tensor) for _, tensor in declared.values()}
         self._tensors = {label: tensor for label, (_, tensor) in declared.items()}
-        self._tensors |= {name: tensor for name, tensor in others.items() if _storage(tensor) not in known}
+        given = {buffer.declared.attr for buffer in plan.buffers.values() if buffer.role == "input"}
+        self._tensors |= {
+            name: tensor for name, tensor in others.items() if _storage(tensor) not in known and name not in given
+        }
         scratch = scratch_rows(plan)
         self._scratch = {label: scratch[name] for label, (name, _) in declared.items() if name in scratch}
 
+    def joined(self, others: Mapping[str, torch.Tensor], trained: Sequence[Named]) -> Carried:
+        """The same with more tensors of the model."""
+        made = copy.copy(self)
+        known = {_storage(tensor) for tensor in self._tensors.values()}
+        made._tensors = {**{n: t for n, t in others.items() if _storage(t) not in known}, **self._tensors}
+        if made._trained:
+            made._trained = list({id(tensor): (name, tensor) for name, tensor in (*trained, *self._trained)}.values())
+        return made
+
     def save(self) -> Saved:
         """Every tensor with a copy of its content."""
-        return [(tensor, tensor.detach().clone()) for tensor in self._tensors.values()]
+        contents = [(tensor, tensor.detach().clone()) for tensor in self._tensors.values()]
+        gradients = [(tensor, tensor.grad) for _, tensor in self._trained]
+        contents += [(grad, grad.detach().clone()) for _, grad in gradients if grad is not None]
+        return [
+            *(partial(tensor.copy_, content) for tensor, content in contents),
+            *(partial(setattr, tensor, "grad", grad) for tensor, grad in gradients),
+        ]
 
     def restore(self, saved: Saved) -> None:
         """Put back what `save` returned."""
         with torch.no_grad():
-            for tensor, content in saved:
-                tensor.copy_(content)
+            for put_back in saved:
+                put_back()
 
     def contents(self) -> dict[str, torch.Tensor]:
-        """A copy of each tensor, with zeros in the rows that padded rows may write."""
+        """A copy of each tensor, and of the gradients, with zeros in the rows that padded rows may write."""
         found = {label: tensor.detach().clone() for label, tensor in self._tensors.items()}
         for label, rows in self._scratch.items():
             found[label] = found[label].index_fill(0, torch.tensor(rows, device=found[label].device), 0)
-        return found
+        gradients = {f"{name}.grad": tensor.grad.clone() for name, tensor in self._trained if tensor.grad is not None}
+        return found | gradients
 
 
 def scratch_rows(plan: Plan) -> dict[str, tuple[int, ...]]:
@@ -84,8 +110,8 @@ def _numbered(name: str, number: int) -> str:
     return name if number == 1 else f"{name} #{number}"
 
 
-def written_by(model: Any, calls: Iterable[Callable[[], object]]) -> dict[str, torch.Tensor]:
-    """The tensors of the model that these calls write; each is made without a trace.
+def written_by(model: Any, calls: Iterable[Callable[[], object]]) -> tuple[dict[str, torch.Tensor], list[Named]]:
+    """The tensors of the model that these calls write, and what of it may have a gradient; each leaves no trace.
 
     What a first call creates, such as the state of an optimizer, stays at its creation value: what the next one writes
     of it is found by making them again.
@@ -95,7 +121,7 @@ def written_by(model: Any, calls: Iterable[Callable[[], object]]) -> dict[str, t
         with preserve({"model": model}) as session:
             for call in every:
                 call()
-            found = written(session)
+            found = written(session), trainable(session.reach)
         if not session.created:
             break
     return found

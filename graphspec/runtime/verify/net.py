@@ -16,6 +16,7 @@ from graphspec.runtime.replay.gate import Gate
 from graphspec.runtime.replay.request import Request
 from graphspec.runtime.replay.sequence import BoundSequence
 from graphspec.runtime.replay.stats import Stats
+from graphspec.runtime.training.gradients import trainable
 from graphspec.runtime.values.trees import owned
 from graphspec.runtime.verify.carried import Carried, written
 from graphspec.runtime.verify.compare import Tolerance, compare, described
@@ -48,7 +49,7 @@ class Net:
             generators = tuple(generator for _, generator in session.reach.generators)
             ambient = Ambient.take(generators)
             results = owned(sequence.repeated(request))
-            carried = Carried(plan, self._states, written(session))
+            carried = Carried(plan, self._states, written(session), trainable(session.reach))
             expected = {**results, **carried.contents()}
             random = ambient.drawn()
             session.keep(expected)
