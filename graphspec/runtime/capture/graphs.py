@@ -324,7 +324,7 @@ class _Capture:
             pair = Pair(rehearsed, seen, (values.params, values.params), bindings, probes=self._symbols.probes(other))
         else:
             pair = Pair(
-                self._dry[event.region, event.bucket],
+                dry,
                 seen,
                 (other, values.params),
                 bindings,

@@ -215,7 +215,7 @@ def quick(
     around: RunParts, sequence: plans.Sequence, reader: Reader, guard: Guard, route: Route, request: Request
 ) -> Quick | None:
     """The quick way of a route; None where the backend serves none of its graphs in one call."""
-    if not pulled("routes") or not reader.repeats:
+    if not pulled("routes") or not reader.repeats or sequence.loops:
         return None
     steps: list[GraphStep | EagerStep | KeepingStep | ServedStep] = []
     for position, step in enumerate(route.steps):

@@ -81,7 +81,7 @@ class BoundSequence:
             if self._runs % self._every == 0:
                 return self._opened.net(self, inputs)
         quick = self._quick.get(getattr(inputs.get(self._first), "shape", _NO_SHAPE))
-        if quick is not None:
+        if quick is not None and self._gate.commons is None:
             results = quick(inputs)
             if results is not None:
                 return results

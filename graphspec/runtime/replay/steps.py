@@ -121,7 +121,7 @@ class GraphStep:
     def is_plain(self) -> bool:
         """Whether nothing is refreshed, looked after, lent or noted around its replay."""
         looked_after = self._holders is not None and self._holders.always
-        written = self._captured.bindings or self._bound or self._crossing
+        written = self._captured.bindings or self._captured.parts is not None or self._bound or self._crossing
         return not (written or looked_after or any(result.lends for result in self._results))
 
     def serving(self, inlets: Sequence[Inlet]) -> ServedStep | None:
