@@ -287,13 +287,6 @@ class Rehearser:
 
         return see
 
-    def _changes(self) -> Changes:
-        """What differs on the host, but for gradients where regions train: a run leaves what eager would have left."""
-        changes = self.world.changes()
-        if not self._context.plan.trains:
-            return changes
-        return replace(changes, rebound=tuple(each for each in changes.rebound if not each.name.endswith(".grad")))
-
     def _gradients(self, event: Event) -> Callable[[Recording], tuple[GradientSeen, ...]]:
         """To be called before a region is; gives what makes of its recording what it did with gradients."""
         if not self._context.plan.regions[event.region].declared.trains:
@@ -308,9 +301,13 @@ class Rehearser:
         return frozenset(name for each in self._context.counters() for name in each.names(reach))
 
     def _changes(self) -> Changes:
-        """What differs on the host since the pass began, but for what is counted."""
-        changes, counted = self.world.changes(), self.counted()
-        return replace(changes, rebound=tuple(each for each in changes.rebound if each.name not in counted))
+        """What differs on the host since the pass began, but for what is counted, and for gradients where one trains.
+
+        Of those a run leaves what eager would have left.
+        """
+        changes, counted, trains = self.world.changes(), self.counted(), self._context.plan.trains
+        rebound = (each for each in changes.rebound if not (trains and each.name.endswith(".grad")))
+        return replace(changes, rebound=tuple(each for each in rebound if each.name not in counted))
 
     def _originals(self, values: PassValues) -> dict[int, str]:
         """The storages in which the eager values lie that a region has copies of; of a copied buffer, the buffer's."""
