@@ -326,3 +326,15 @@ def update(pair):
         wanted = pair.eager.update()
     assert torch.equal(pair.runner["update"]()["done"], wanted)
     pair.compare()
+
+
+@pytest.mark.parametrize("options", ["weight_decay=0.1", "momentum=0.9, weight_decay=0.1", "maximize=True"])
+def test_a_gradient_that_an_optimizer_reads_is_not_made_up(case, options):
+    """Weight decay adds to the gradient that it finds, as autograd does; eager leaves out what has none."""
+    pair = Pair(case, APART.replace(ADAMW, f"torch.optim.SGD(self.parameters(), lr=0.1, {options})"), TWO)
+    pair.run(0, "learn")
+    pair.both(lambda m: setattr(m.net[0].weight, "grad", None))
+    with case.refused(GuardError, "'update'", "model.net.0.weight.grad", "None"):
+        pair.runner["update"]()
+    pair.run(1, "learn")
+    update(pair)

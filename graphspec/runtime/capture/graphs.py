@@ -324,7 +324,7 @@ class _Capture:
             pair = Pair(rehearsed, seen, (values.params, values.params), bindings, probes=self._symbols.probes(other))
         else:
             pair = Pair(
-                dry,
+                self._dry[event.region, event.bucket],
                 seen,
                 (other, values.params),
                 bindings,

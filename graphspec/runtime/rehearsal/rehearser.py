@@ -310,13 +310,13 @@ class Rehearser:
         return frozenset(name for each in self._context.counters() for name in each.names(reach))
 
     def _changes(self) -> Changes:
-        """What differs on the host since the pass began, but for what is counted.
+        """What differs on the host since the pass began, but for what is counted, and for gradients where one trains.
 
-        And but for gradients where regions train: a run leaves what eager would have left.
+        Of those a run leaves what eager would have left.
         """
         changes, counted, trains = self.world.changes(), self.counted(), self._context.plan.trains
-        rebound = (each for each in changes.rebound if each.name not in counted)
-        return replace(changes, rebound=tuple(each for each in rebound if not (trains and each.name.endswith(".grad"))))
+        rebound = (each for each in changes.rebound if not (trains and each.name.endswith(".grad")))
+        return replace(changes, rebound=tuple(each for each in rebound if each.name not in counted))
 
     def _originals(self, values: PassValues) -> dict[int, str]:
         """The storages in which the eager values lie that a region has copies of; of a copied buffer, the buffer's."""
