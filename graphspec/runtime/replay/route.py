@@ -197,7 +197,7 @@ class _Binder:
             axes_of = self._graphs.axes(self._context, captured.plan.region, name)
             leaves = [cut(leaf, axes, self._route.sizes, name) for leaf, axes in zip(leaves, axes_of, strict=True)]
         borrowed = name in self._context.plan.regions[captured.plan.region].borrowed
-        lend = lender(captured, name, leaves, self._memory) if borrowed else None
+        lend = lender(captured, name, leaves, self._memory) if borrowed and self._memory.aliases else None
         return Result(name, tree, leaves, lend)
 
     def _graph_made(self, captured: CapturedRegion, name: str) -> Made:

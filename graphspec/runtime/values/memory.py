@@ -73,12 +73,12 @@ class Lendable:
 class Memory:
     """``clock`` is that of the model. ``crossing`` are the values that some sequence reads of an earlier run.
 
-    ``aliases``: whether eager regions may be given the very memory of values, under another storage.
+    ``aliases``: whether eager regions and callers may be given the very memory of values, under another storage.
     """
 
     def __init__(self, plan: Plan, buffers: Buffers, clock: Clock, *, aliases: bool = True) -> None:
         self.clock = clock
-        self._aliases = aliases and movable()
+        self.aliases = aliases
         self.crossing = crossing(plan)
         self.lends = any(region.borrowed for region in plan.regions.values())
         self.made: dict[str, Made] = {}
@@ -153,7 +153,7 @@ class Memory:
         if lease is None:
             if not self._may_go(block) or place.tensor.numel() == 0:
                 return place.tensor.detach()
-            own = self._trust[block.label] < TRUST or not self._aliases
+            own = self._trust[block.label] < TRUST or not (self.aliases and movable())
             lease = self._leases[block] = Lease(block, own=own)
             if own:
                 self._copies[block] = lease
