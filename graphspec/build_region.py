@@ -24,6 +24,7 @@ def build_region(name: str, data: Mapping[str, Any], spec: Mapping[str, Any]) ->
         outputs=_outputs(fields.pop("outputs", {})),
         updates=tuple(map(_update, fields.pop("updates", ()))),
         pad_rows={state: tuple(rows) for state, rows in fields.pop("pad_rows", {}).items()},
+        breaks=tuple(fields.pop("break", ())),
         optimizer=(optimizer,) if isinstance(optimizer, str) else tuple(optimizer),
         bind=dict(fields.pop("bind", {})),
         generators=tuple(fields.pop("generators", spec.get("generators", ()))),

@@ -66,6 +66,7 @@ def build(document: Document) -> Spec:
         params=params,
         buffers={name: _buffer(name, each, params) for name, each in data.get("buffers", {}).items()},
         pools={name: tuple(each) for name, each in data.get("pools", {}).items()},
+        variants=tuple(dict(each) for each in data.get("variants", ())),
         sample=data.get("sample", {}).get("make"),
         capture=_capture(data.get("capture", {})),
         check=CheckOptions(**data.get("check", {})),

@@ -34,7 +34,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         },
         "pools": {name: list(order) for name, order in plan.pools.items()},
         "regions": {
-            name: _plain(region, "name", "reads", "declared")
+            name: _plain(region, "name", "reads", "declared", *(() if region.compiler else ("compiler",)))
             | {"updates": [_plain(update) for update in region.updates]}
             for name, region in plan.regions.items()
         },

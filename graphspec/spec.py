@@ -274,6 +274,7 @@ class Region(_Value):
     hooks: Literal["refuse", "allow"] = "refuse"
     compile: Compile | None = None
     engine: Literal["graph", "compiled"] = "graph"
+    breaks: tuple[str, ...] = ()  # the key `break`
 
     @property
     def arguments(self) -> tuple[Value, ...]:
@@ -357,6 +358,7 @@ class Spec:
     """A whole spec. ``sequences`` is the key `replay`; a bare list is the one sequence named ``replay``.
 
     ``loops`` are those of each sequence that has some, in the order of the file: an outer one before its inner ones.
+    ``variants`` are the combinations of specialized params and optional inputs that occur; none: all of them.
     ``sample`` is the function that gives inputs and params which fit each other.
     """
 
@@ -372,6 +374,7 @@ class Spec:
     buffers: Mapping[str, Buffer] = field(default_factory=dict)
     pools: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sample: str | None = None
+    variants: tuple[Mapping[str, Scalar], ...] = ()
     capture: CaptureOptions = CaptureOptions()
     check: CheckOptions = CheckOptions()
     npu: NpuOptions = NpuOptions()

@@ -322,3 +322,14 @@ class TestPpoStep:
                     wanted = eager.update(**inputs)
                 assert all(map(torch.equal, runner.run(**inputs).values(), wanted))
             assert all(map(torch.equal, runner.model.parameters(), eager.parameters()))
+
+
+@pytest.mark.parametrize("name", ["llama-decode", "paged-decode"])
+def test_a_compiled_example_is_the_plain_one_and_its_compiler(name):
+    plain = yaml.safe_load(SPECS[name].read_text())
+    compiled = yaml.safe_load(SPECS[name].with_name("compiled.yaml").read_text())
+    assert compiled["regions"]["decode"].pop("compile")["backend"] in {"inductor", "npugraph_ex"}
+    for document in (plain, compiled):
+        document.pop("name")
+        document.pop("check", None)
+    assert compiled == plain

@@ -99,7 +99,7 @@ def test_jsonschema_alone_agrees_that_the_example_is_valid():
 def test_the_keys_of_the_schema_are_the_fields_of_the_dataclasses():
     assert properties("buffer") == names(spec.Buffer, name=None, source="from")
     assert properties("param") == names(spec.Param, name=None)
-    assert properties("region") == names(spec.Region, name=None, positional="inputs", keyword="inputs")
+    assert properties("region") == names(spec.Region, name=None, positional="inputs", keyword="inputs", breaks="break")
     assert properties("update") == names(spec.Update, param="from")
     assert properties("compile") == names(spec.Compile)
     top = PUBLISHED["properties"]

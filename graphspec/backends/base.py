@@ -34,6 +34,39 @@ class Slot:
     value: Any
 
 
+class EagerPart(Protocol):
+    """A part of a region that stays eager. ``tensors`` it is given, and ``results`` the next graph reads."""
+
+    tensors: Sequence[torch.Tensor]
+    results: Sequence[torch.Tensor]
+
+    def bind(self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor], made: Sequence[bool]) -> None:
+        """The tensors that it is given, and those that the next graph reads, where they lie in replays.
+
+        ``made``: which of the tensors the graph makes anew in every replay.
+        """
+
+
+class EagerParts(Protocol):
+    """The parts of one captured region that stay eager, in order.
+
+    During a capture ``cut`` is entered around each, and ``placed`` makes what the next graph reads in the place of a
+    result: a backend that must end its capture before a part sets both. ``holding``: parts hold the tensors that they
+    meet then, which are those of replays.
+    """
+
+    cut: Callable[[], AbstractContextManager[Any]]
+    placed: Callable[[torch.Tensor], torch.Tensor]
+    holding: bool
+
+    @property
+    def found(self) -> Sequence[EagerPart]:
+        """Those that were met."""
+
+    def run(self, at: int) -> None:
+        """Run one, in a replay."""
+
+
 @dataclass(frozen=True)
 class CaptureRequest:
     """One graph to capture.
@@ -43,7 +76,7 @@ class CaptureRequest:
     ``slots`` picks the updatable arguments, given what was recorded; ``names`` tells the modules of each
     call, ``updated`` the operators whose arguments updates refresh. With a ``compiler`` the graph is one compiled call;
     ``compiling`` is called when that has to be compiled first. ``compile_s``: what its compilation took, where ``call``
-    is compiled already.
+    is compiled already. ``parts`` stay eager between the pieces of the graph.
     """
 
     graph: plan.Graph
@@ -55,6 +88,7 @@ class CaptureRequest:
     compiler: Compile | None = None
     compiling: Callable[[], None] = lambda: None
     compile_s: float | None = None
+    parts: EagerParts | None = None
 
 
 @dataclass(frozen=True)

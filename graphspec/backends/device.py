@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _pop_mode
 
-from graphspec.backends.base import CaptureRequest, Inlet, Serve, Slot, other_device
+from graphspec.backends.base import CaptureRequest, EagerParts, Inlet, Serve, Slot, other_device
+from graphspec.backends.cutting import Cutting, PiecedGraph, cut, pieced
 from graphspec.backends.layout import peak_bytes
 from graphspec.errors import CaptureError, DeviceError, GraphSpecError
 from graphspec.recording.calls import Call, Recorder, Recording
@@ -105,8 +106,8 @@ class DeviceBackend:
             self._stream = module.Stream()
         self._pools: dict[str, DevicePool] = {}
         self._shared: Mapping[str, str] = {}
-        self._graphs: list[DeviceGraph] = []
-        self._round: list[DeviceGraph] = []
+        self._graphs: list[DeviceGraph | PiecedGraph] = []
+        self._round: list[DeviceGraph | PiecedGraph] = []
 
     # -- what a subclass says
 
@@ -123,8 +124,11 @@ class DeviceBackend:
         current: Callable[[], int] = self.module.current_device
         return current
 
-    def captured(self, request: CaptureRequest, graph: Any, recording: Recording, outputs: Any) -> DeviceGraph:
-        """The finished graph."""
+    def captured(
+        self, request: CaptureRequest, graph: Any, recording: Recording, outputs: Any, calls: range | None = None
+    ) -> DeviceGraph:
+        """The finished graph, which holds these ``calls`` of its recording, or all."""
+        del calls
         return DeviceGraph(self, request, graph, recording, outputs)
 
     def updatable(self, call: Call) -> tuple[str, ...] | None:
@@ -162,7 +166,7 @@ class DeviceBackend:
                 yield
             before.wait_stream(self._stream)
 
-    def capture(self, request: CaptureRequest) -> DeviceGraph:
+    def capture(self, request: CaptureRequest) -> DeviceGraph | PiecedGraph:
         """Capture one region. Nothing runs: the device records the kernels that the operators launch.
 
         Raises CaptureError naming the region, the operator and the model's line. Stream and modes are as before.
@@ -171,10 +175,14 @@ class DeviceBackend:
             gc.collect()
         name = request.graph.pool
         pool = self._pools.setdefault(self._shared.get(name, name), DevicePool())
-        graph = self.new_graph()
         recorder = Recorder(request.graph.region, request.names, compiled=request.compiler is not None)
-        outputs = self._record(request, graph, pool.handle(self.module), recorder)
-        captured = self.captured(request, graph, recorder.recording, outputs)
+        captured: DeviceGraph | PiecedGraph
+        if request.parts is not None:
+            captured = self._in_pieces(request, request.parts, pool.handle(self.module), recorder)
+        else:
+            graph = self.new_graph()
+            outputs = self._record(request, graph, pool.handle(self.module), recorder)
+            captured = self.captured(request, graph, recorder.recording, outputs)
         captured.join(pool)
         self._round.append(captured)
         return captured
@@ -192,7 +200,7 @@ class DeviceBackend:
         for graph in graphs:
             quietly(graph.reset)
 
-    def release(self, graphs: Sequence[DeviceGraph]) -> None:
+    def release(self, graphs: Sequence[DeviceGraph | PiecedGraph]) -> None:
         """Reset graphs that nobody will replay again."""
         gone = {id(graph) for graph in graphs}
         self._graphs = [graph for graph in self._graphs if id(graph) not in gone]
@@ -266,6 +274,30 @@ class DeviceBackend:
             raise self._explained(request, recorder, raised[0] if raised else error) from None
         return outputs
 
+    def _in_pieces(self, request: CaptureRequest, parts: EagerParts, handle: Any, recorder: Recorder) -> PiecedGraph:
+        stream, depth = self.module.current_stream(), torch._C._len_torch_dispatch_stack()
+        cutting = Cutting(self, request, handle, recorder)
+        try:
+            cutting.begin()
+            with cut(parts, cutting), recorder:
+                outputs = list(request.call())
+            cutting.end()
+        except BaseException as error:  # noqa: BLE001 - an interrupt leaves the capture broken too
+            while torch._C._len_torch_dispatch_stack() > depth:
+                _pop_mode()
+            if (broken := cutting.open) is not None:
+                quietly(lambda: self.module.is_current_stream_capturing() and broken.capture_end())
+                quietly(broken.reset)
+            self.module.set_stream(stream)
+            for graph, _ in cutting.graphs:
+                quietly(graph.reset)
+            raise self._explained(request, recorder, error) from error.__cause__
+
+        def finish(own: CaptureRequest, graph: Any, made: Any, calls: range) -> DeviceGraph:
+            return self.captured(own, graph, recorder.recording, made, calls)
+
+        return pieced(request, parts, cutting, recorder.recording, outputs, finish)
+
     def _explained(self, request: CaptureRequest, recorder: Recorder, error: BaseException) -> BaseException:
         """What to raise for a failed capture: the user's own error as it is, the device's refusal with its place."""
         region = request.graph.region
@@ -290,7 +322,7 @@ def device_index(device: str, count: int, name: str) -> int:
     return index
 
 
-def _reset(graphs: Sequence[DeviceGraph]) -> None:
+def _reset(graphs: Sequence[DeviceGraph | PiecedGraph]) -> None:
     """Reset every graph; the first failure is raised when all have been tried."""
     with ExitStack() as stack:
         for graph in reversed(graphs):

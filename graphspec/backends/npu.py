@@ -150,9 +150,12 @@ class NpuBackend(DeviceBackend):
             capture_error_mode=self._options.error_mode,
         )
 
-    def captured(self, request: CaptureRequest, graph: Any, recording: Recording, outputs: Any) -> DeviceGraph:
+    def captured(
+        self, request: CaptureRequest, graph: Any, recording: Recording, outputs: Any, calls: range | None = None
+    ) -> DeviceGraph:
         """The finished graph, after the extras that the spec asks for."""
-        handled = [i for i, call in enumerate(recording.calls) if request.updated and _handler(call) is not None]
+        held = range(len(recording.calls)) if calls is None else calls
+        handled = [i for i in held if request.updated and _handler(recording.calls[i]) is not None]
         captured = NpuGraph(self, request, graph, recording, outputs, handled)
         if self._npu.super_kernel is not None:
             self._optimize(request, graph)

@@ -132,6 +132,14 @@ CODES: Final = (
         "return torch.cat([x, x * 10])  # [2*batch, 2]: padded rows lie between real ones",
         "return torch.stack([x, x * 10], 1).flatten(0, 1)",
     ),
+    Code("GS754", "What is to stay eager is not called.",
+         "`break` names operators as the model calls them, and modules by their paths. A name that nothing answers to"
+         " would promise a part that runs eagerly, and all of it would be in the graph.",
+         "break: [model.layers.*.attention]  # it is called attn", "break: [model.layers.*.attn]"),
+    Code("GS755", "A part that stays eager is given a host value that changes.",
+         "What captured code computes on the host is computed once. A param is handed on anew in every run, and so is"
+         " what the eager part reads by itself.",
+         "self.attn(q, k, v, Metadata(lengths))  # in captured code", "self.attn(q, k, v)  # which makes the metadata"),
     Code(
         "GS760",
         "A region uses gradients that `grads: overwrite` says it ignores.",

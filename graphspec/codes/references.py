@@ -92,4 +92,8 @@ CODES: Final = (
          "It lists scratch slots: rows of a state, along its first axis, that rows a bucket adds may write.",
          "kv: {role: state, attr: model.kv}\n# in a region: pad_rows: {cache: [0]}",
          "kv: {role: state, attr: model.kv}\n# in a region: pad_rows: {kv: [0]}"),
+    Code("GS233", "A combination under `variants` is none.",
+         "It names specialized params with values that they may have, and optional inputs as given (true) or absent"
+         " (false). What every default and every input make is one of them: it is captured first.",
+         "variants: [{adapter: loar}]", "variants: [{adapter: none}, {adapter: lora}]"),
 )  # fmt: skip

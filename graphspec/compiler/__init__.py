@@ -87,6 +87,7 @@ def _lower(spec: Spec) -> Plan:
         folder=spec.folder,
         seed=spec.seed,
         sample=spec.sample,
+        combinations=spec.variants,
         capture=spec.capture,
         check=spec.check,
         npu=spec.npu,

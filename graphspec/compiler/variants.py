@@ -23,11 +23,23 @@ def plan_variants(spec: Spec) -> tuple[Variant, ...]:
 
     values = {name: values_of(spec.params[name]) for name in sorted(specialized(spec))}
     first = Variant(special=tuple((name, each[0]) for name, each in values.items()))
-    if count_variants(spec) > MOST_VARIANTS:
+    if _product(spec) > MOST_VARIANTS:
         return (first,)
     listed = product(*values.values(), _absences(spec))
     made = (Variant(absent, tuple(zip(values, chosen, strict=True))) for *chosen, absent in listed)
-    return tuple(dict.fromkeys([first, *made]))
+    return tuple(dict.fromkeys([first, *(each for each in made if _occurs(spec, each))]))
+
+
+def _occurs(spec: Spec, variant: Variant) -> bool:
+    """Whether a run of some sequence may be of this variant."""
+    from graphspec.plan import occurs
+
+    every = (_optional(spec, steps) for steps in spec.sequences.values())
+    return not spec.variants or any(
+        occurs(spec.variants, dict(variant.special), variant.absent, optional)
+        for optional in every
+        if variant.absent <= optional
+    )
 
 
 def unlisted(spec: Spec) -> tuple[str, ...]:
@@ -36,7 +48,12 @@ def unlisted(spec: Spec) -> tuple[str, ...]:
 
 
 def count_variants(spec: Spec) -> int:
-    """How many variants are known beforehand, without making them."""
+    """How many variants are known beforehand; of too many, how many there would be if each occurred."""
+    count = _product(spec)
+    return len(plan_variants(spec)) if spec.variants and count <= MOST_VARIANTS else count
+
+
+def _product(spec: Spec) -> int:
     values = math.prod(len(values_of(spec.params[name])) for name in specialized(spec))
     sets = [optional for steps in spec.sequences.values() if (optional := _optional(spec, steps))]
     largest = max(map(len, sets), default=0)

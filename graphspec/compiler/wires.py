@@ -28,6 +28,7 @@ def plan_regions(
             write_back=tuple(name for name in region.outputs if is_written_back(spec, name)),
             updates=region.updates,
             borrowed=tuple(name for name in region.outputs if name in returned and is_held(spec, name)),
+            compiler=None if region.compile is None else region.compile.backend,
             declared=region,
         )
         for region in spec.regions.values()

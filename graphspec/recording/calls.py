@@ -105,6 +105,7 @@ class Recording:
     """What a `Recorder` saw. ``bytes`` has the size of every storage; ``outside`` those the region did not make.
 
     ``written`` are the storages some call wrote, ``literals`` those of ``torch.tensor(NUMBER)`` in the source.
+    ``also_written`` are tensors that parts wrote which stay eager, one for each storage, by its identity.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -112,6 +113,7 @@ class Recording:
     outside: dict[int, Outside] = field(default_factory=dict)
     written: set[int] = field(default_factory=set)
     literals: set[int] = field(default_factory=set)
+    also_written: dict[int, torch.Tensor] = field(default_factory=dict)
     _keys: dict[int, int] = field(default_factory=dict)
     _alive: list[StorageWeakRef] = field(default_factory=list)
     _born: tuple[int, set[int]] | None = None
@@ -145,8 +147,17 @@ class Recording:
         return index not in self.outside
 
     def written_outside(self) -> list[torch.Tensor]:
-        """The tensors from outside that some call wrote."""
-        return [self.outside[index].tensor for index in sorted(self.written & self.outside.keys())]
+        """The tensors from outside that some call, or an eager part, wrote."""
+        found = {index: self.outside[index].tensor for index in sorted(self.written & self.outside.keys())}
+        known = {self.outside[index].storage._cdata for index in found}
+        return [
+            *found.values(),
+            *(it for key, it in self.also_written.items() if key not in known and self._is_old(key)),
+        ]
+
+    def _is_old(self, key: int) -> bool:
+        """Whether a storage was there before the recording, by its identity."""
+        return key not in self._keys or self._keys[key] in self.outside
 
     def alive(self, index: int) -> torch.UntypedStorage | None:
         """A storage, while something outside of the recording still holds it. Not after `release`."""
@@ -155,6 +166,7 @@ class Recording:
 
     def release(self) -> None:
         """Forget the identity of born storages, so that their memory can go. Refs stay valid."""
+        self.also_written = {key: it for key, it in self.also_written.items() if self._is_old(key)}
         self._keys.clear()
         self._alive.clear()
 
@@ -233,6 +245,16 @@ class Recorder(TorchDispatchMode):
             if not self._python.on_fakes(args, kwargs):
                 raise
             return self.record(func, args, kwargs)  # which says what is missing
+
+    def note(self, op: OpOverload, args: tuple[Any, ...], result: list[torch.Tensor], where: Site) -> None:
+        """Write down a call that was made out of the sight of this mode; what it returns in new memory, it has made."""
+        recording = self.recording
+        noted = tuple(self._note(value, op, where) for value in args)
+        before = len(recording.bytes)
+        outputs = (self._note(result, op, where, born=True),)
+        born = tuple(range(before, len(recording.bytes)))
+        recording.calls.append(Call(op, noted, {}, outputs, born, where))
+        recording.written.update(ref.storage for ref in written_refs(recording.calls[-1]))
 
     def record(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run one call and write it down."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from graphspec import schema_keys
 from graphspec.codes import CODES
+from graphspec.compilers import COMPILERS, Option
 from graphspec.examples import flow
 from graphspec.report.tables import table
 
@@ -47,6 +48,27 @@ def of_key(name: str) -> str | None:
         if wanted == place or wanted == place.rpartition(".")[2]
     ]
     return "\n".join(_key(place, schema) for place, schema in found) or None
+
+
+def of_compiler(name: str) -> str | None:
+    """The modes and options of a compiler, and why some are refused; None for what is no compiler."""
+    compiler = COMPILERS.get(name)
+    if compiler is None:
+        return None
+    modes = ((mode, why or "") for mode, why in compiler.modes.items())
+    given = ((each.name, _values(each), each.meaning) for each in compiler.options.values() if each.refused is None)
+    refused = ((each.name, each.refused) for each in compiler.options.values() if each.refused is not None)
+    sections = (
+        [f"compile: {{backend: {name}}}, on {' and '.join(compiler.devices)}"],
+        table("modes", ("refused because",), modes),
+        table("options", ("values", ""), given),
+        table("refused options", ("because",), refused),
+    )
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def _values(option: Option) -> str:
+    return " | ".join(option.choices) or option.kind
 
 
 def overview() -> str:

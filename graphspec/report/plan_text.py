@@ -36,7 +36,7 @@ def render(plan: Plan) -> str:
         table("capture order", ("buckets", "regions"), _capture_order(plan)),
         table("variants", ("graphs", "captured"), _variants(plan)),
         table("pools", ("graphs", "regions in capture order"), pools),
-        table("regions", ("graphs", "one for each", "updates"), regions),
+        table("regions", ("graphs", "one for each", "updates", "compiled by"), regions),
         table("inline", ("modules", "captured when they are called"), map(_inline, inline)),
         table("values", ("made by", "read by", "how"), value_rows(plan)),
         table("buffers", ("role", "dtype", "shape", "largest", "bytes"), _buffers(plan)),
@@ -113,7 +113,8 @@ def _bucket_list(buckets: Iterable[Bucket]) -> str:
 
 def _region(region: RegionPlan, graphs: int) -> tuple[str, ...]:
     updates = (f"{update.op} {update.arg} from {update.param}" for update in region.updates)
-    return region.name, "eager" if region.eager else str(graphs), " x ".join(region.dims), "; ".join(updates)
+    graphs_of = "eager" if region.eager else str(graphs)
+    return region.name, graphs_of, " x ".join(region.dims), "; ".join(updates), region.compiler or ""
 
 
 def _buffers(plan: Plan) -> Iterator[tuple[str, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from graphspec.compilers import COMPILERS
 from graphspec.errors import Diagnostic, KeyPath
 from graphspec.files import INDEX, absolute, problem, read_index
 from graphspec.finding import finding
@@ -55,6 +56,11 @@ def _functions(spec: Spec) -> Iterator[tuple[str, KeyPath]]:
             if isinstance(value, Make):
                 yield value.factory, (*path, "make")
         yield from (each for each in around_places(spec, region) if ":" in each[0])
+        if region.compile is not None:
+            known = COMPILERS[region.compile.backend].options
+            for name, value in region.compile.options.items():
+                if name in known and known[name].kind == "function" and known[name].wrong(value) is None:
+                    yield value, ("regions", region.name, "compile", "options", name)
 
 
 def _defined(path: Path) -> set[str] | SyntaxError | None:

@@ -21,6 +21,7 @@ from graphspec.rules import (
     unsaid,
     updates,
     values,
+    variants,
 )
 from graphspec.spec import Spec
 
@@ -85,6 +86,7 @@ RULES: Final[tuple[Rule, ...]] = (
 #: Rules that follow values through regions, and so need every name to resolve.
 RESOLVED_RULES: Final[tuple[Rule, ...]] = (
     sequences.loops_that_cannot_end,
+    variants.combinations,
     graphs.uncuttable_results,
     graphs.too_many,
     graphs.fallback_with_state,

@@ -36,6 +36,7 @@ _NOT_EAGER: Mapping[str, str] = {
     "inline": "an eager region is never captured",
     "compile": "an eager region calls the model as it is",
     "grads": "an eager region is never captured",
+    "break": "all of it runs eagerly",
 }
 _NOT_INLINE: Mapping[str, str] = {
     "inputs": "it is given what its caller gives it",
@@ -47,6 +48,7 @@ _NOT_INLINE: Mapping[str, str] = {
     "optimizer": "its caller steps the optimizer",
     "allow_unused": "what gets no gradient is found when it is captured",
     "bind": "its caller gives every value anew",
+    "break": "name the modules around what stays eager, each a region of its own",
 }
 _FOUND = frozenset({"inputs", "outputs"})  # what they say is found when the module is called
 _HARMLESS = frozenset({"warmup", "on_miss"})  # without them the region would do the same
@@ -152,6 +154,10 @@ def region_keys(spec: Spec) -> Iterator[Diagnostic]:
                 message = f"`backward` is for inline regions, and '{region.name}' is none: a run gives no gradients"
                 hint = "add `inline: true`, or let the callable do forward and backward"
                 yield finding(spec.document, "GS224", message, path, key=True, hint=hint)
+            if key == "break" and (region.compile is not None or region.trains):
+                other = "compile" if region.compile is not None else "optimizer"
+                message = f"`break` and `{other}` are both asked of region '{region.name}', which is one graph for that"
+                yield finding(spec.document, "GS224", message, path, key=True, hint=f"remove `break` or `{other}`")
             if key == "max_pad" and region.on_miss != "eager":
                 message = f"`max_pad` has no effect in region '{region.name}': every run takes its bucket"
                 hint = "add `on_miss: eager`, or remove `max_pad`"

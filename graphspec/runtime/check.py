@@ -35,6 +35,7 @@ from graphspec.runtime.fake.session import FakeSession
 from graphspec.runtime.fake.tensors import FakeTensors
 from graphspec.runtime.fake.world import FakeWorld
 from graphspec.runtime.hazards import hook_findings
+from graphspec.runtime.holdings.stance import compiled_as_eager
 from graphspec.runtime.inline.found import find_modules, inner_hooks
 from graphspec.runtime.laws import registry as laws
 from graphspec.runtime.laws.evidence import Facts, Pair, Resized
@@ -59,7 +60,7 @@ def check_spec(spec: language.Spec, device: str | None = None, progress: Progres
     label = (device or spec.device).partition(":")[0]
     plan = compile_spec(spec)
     tensors, placement = FakeTensors(), Placement(active=label != "cpu")
-    with no_collections(), without_broken_torch_npu(), warnings.catch_warnings():
+    with no_collections(), without_broken_torch_npu(), warnings.catch_warnings(), compiled_as_eager():
         # torch itself asks for it where a tensor is copied.
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         progress(f"build {spec.model.factory}")
@@ -135,7 +136,7 @@ class _Checked:
 
         Whether a first step is what a later one is from some state, only values show; of momentum it is known.
         """
-        self._rehearser.warm_up(bucket, self._events(bucket))
+        self._rehearser.trial(bucket, self._events(bucket))
         created = of_states(self._world.reach, self._world.changes().created)
         self._rehearser.calls.rewind()
         self._world.forget(created)

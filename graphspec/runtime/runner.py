@@ -24,6 +24,7 @@ from graphspec.runtime.hazards import capturing
 from graphspec.runtime.holdings.storages import outside_inference
 from graphspec.runtime.inline.applied import Applied
 from graphspec.runtime.laws.registry import unbound
+from graphspec.runtime.opened.collections import no_full_collections
 from graphspec.runtime.opened.compilers import compiled_on, uncompiled
 from graphspec.runtime.opened.context import CapturedRegion, Context, GraphInfo, Progress
 from graphspec.runtime.opened.regions import UnboundError, bind_regions
@@ -73,7 +74,7 @@ def open_spec(
     backend = open_backend(device or _device_of(plan, pool), plan)
     plan, warnings = compiled_on(plan, backend.name) if compile else (uncompiled(plan), [])
     try:
-        with without_broken_torch_npu(), outside_inference(), device_failures(backend):
+        with without_broken_torch_npu(), outside_inference(), device_failures(backend), no_full_collections():
             built = build_model(plan, backend.device) if model is None else model
             buffers = Buffers(plan, backend.device)
             refuse_other_devices(built, backend.device)

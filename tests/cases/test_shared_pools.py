@@ -207,3 +207,26 @@ def test_what_cannot_be_shared_is_one_clear_error(case, pair):
     alone.close()
     with case.refused(ReplayError, "is closed"):
         graphspec.open(case.path, device="cpu", pool=alone)
+
+
+def test_runs_of_a_kind_that_was_seen_before_take_turns_as_well(case):
+    code = TARGET.replace("def decode(self, h, y, s, x):", "def decode(self, h, y, s):")
+    spec = (
+        SPEC.replace("batch: [2, 4]", "batch: [4]")
+        .replace(", hold: true", "")
+        .replace("{h: h, y: y, s: s, x: x}", "[h, y, s]")
+    )
+    target = case.open(code, spec.replace("POOL", "large"))
+    draft = case.open(
+        code.replace("Linear(32, 32)", "Linear(32, 32, bias=False)"), spec.replace("POOL", "small"), pool=target
+    )
+    states = [torch.zeros(4, 32), torch.zeros(4, 32)]
+    for _ in range(4):
+        made = []
+        for runner in (target, draft):
+            x = torch.randn(4, 32)
+            same(runner["prefill"](x=x), {"y": x.sum(1)})
+            made.append(runner.model.prefill(x))
+        for number, runner in enumerate((target, draft)):
+            states[number], z = runner.model.decode(*made[number], states[number])
+            same(runner["decode"](), {"z": z})

@@ -9,6 +9,7 @@ import pytest
 from graphspec import cli, schema
 from graphspec.codes import CODES, capture, compilers, reading, references, sizes, updates
 from graphspec.codes import schema as schema_codes
+from graphspec.compilers import COMPILERS
 from graphspec.report import explanations
 
 SOURCE = Path(schema.__file__).resolve().parent
@@ -111,3 +112,12 @@ def test_schema_prints_the_published_file(run):
     code, out, _ = run("schema")
     assert code == 0
     assert json.loads(out) == schema.published()
+
+
+@pytest.mark.parametrize("name", COMPILERS)
+def test_a_compiler_is_explained_with_every_option_and_why_some_are_refused(run, name):
+    code, out, _ = run("explain", name)
+    assert code == 0
+    for option in COMPILERS[name].options.values():
+        assert option.name in out
+        assert (option.refused or option.meaning) in out

@@ -10,6 +10,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 import graphspec
 from graphspec import HazardError, InputError, ModelError, ReplayError
+from graphspec.cli import main
 from graphspec.errors import MismatchError
 
 
@@ -171,3 +172,71 @@ def test_a_spec_without_inline_regions_is_refused_and_so_is_a_second_one(tmp_pat
     with pytest.raises(ModelError, match="on meta"):
         graphspec.apply(Chain().to("meta"), spec(tmp_path, "model.layers"), device="cpu")
     assert type(model.layers) is nn.Sequential
+
+
+EAGER_LOOP = """
+import torch
+from torch import nn
+
+class Loop:
+    def __init__(self):
+        self.part = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+        self.other = nn.Linear(4, 4)
+        self.optimizer = torch.optim.SGD([*self.part.parameters(), *self.other.parameters()], lr=0.1)
+
+    @torch.enable_grad()
+    def step(self, x):
+        self.optimizer.zero_grad()
+        loss = (self.part(x) if x.sum() > 0 else self.other(x)).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+def build():
+    return Loop()
+"""
+LOOP = """graphspec: 1
+model: {factory: model.py:build, mode: train}
+buffers: {x: {shape: [3, 4], dtype: float32}, loss: {role: output, shape: [], dtype: float32}}
+regions:
+  part: {call: model.part, inline: true, backward: true}
+  step: {call: model.step, inputs: [x], outputs: loss, eager: true}
+replay: [step]
+"""
+
+
+@pytest.fixture
+def loop(tmp_path):
+    (tmp_path / "model.py").write_text(EAGER_LOOP)
+    path = tmp_path / "spec.yaml"
+    path.write_text(LOOP)
+    return path
+
+
+def test_an_opened_spec_serves_the_modules_that_its_eager_region_calls(loop):
+    with graphspec.open(loop, device="cpu") as runner:
+        model, eager = runner.model, copy.deepcopy(runner.model)
+        for number in range(8):
+            x = torch.randn(3, 4, generator=torch.Generator().manual_seed(number))
+            assert torch.equal(runner.run(x=x)["loss"], eager.step(x))
+            runner.verify(x=x)
+            eager.step(x)
+        assert runner.inline.stats.replays > 4
+        assert all(torch.equal(*both) for both in zip(model.part.parameters(), eager.part.parameters(), strict=True))
+    assert type(model.part) is nn.Sequential
+
+
+def test_commands_know_specs_with_inline_regions(loop, capsys):
+    for command in ("validate", "plan", "check", "run"):
+        assert main([command, str(loop)]) == 0, command
+        said = capsys.readouterr().out
+        assert {"validate": "no findings", "plan": "model.part  all forwards, then all backwards"}.get(
+            command, ""
+        ) in said
+    assert "part, backward" in said
+    loop.write_text(LOOP.replace("model.part", "model.prt"))
+    assert main(["check", str(loop)]) == 1
+    assert "GS740" in capsys.readouterr().out
+    loop.write_text("graphspec: 1\nmodel: {factory: model.py:build}\nregions: {p: {call: model.part, inline: true}}\n")
+    assert main(["run", str(loop)]) == 2
+    assert "graphspec.apply" in capsys.readouterr().err

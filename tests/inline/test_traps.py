@@ -666,6 +666,11 @@ def test_a_parameter_that_is_no_part_of_the_module_gets_its_gradient(applied):
             step(each, inputs(1, 3, 4, seed=number))
         same(model, eager)
     assert found.stats.replays == 3
+    model.linear.weight.register_hook(lambda gradient: gradient * 2)
+    found.recapture()
+    step(model, inputs(1, 3, 4))
+    with pytest.raises(HazardError, match="GS712"):
+        model(*inputs(1, 3, 4))
 
 
 def trained(model, eager, found, steps=4, replays=None, **keys):
@@ -742,6 +747,29 @@ def test_one_module_called_twice_in_a_pass_has_two_graphs(applied):
     trained(model, eager, applied(model), replays=6)
 
 
+def test_a_module_that_a_list_holds_twice_is_one(applied):
+    model, eager = pair(Net())
+    for each in (model, eager):
+        each.layers.append(each.layers[0])
+    found = applied(model)
+    trained(model, eager, found, replays=9)
+    assert found.modules == ("model.layers.0", "model.layers.1")
+
+
+def test_statistics_that_a_forward_without_gradients_moves_before_the_backward(applied):
+    model, eager = pair(Holder(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))))
+    found = applied(model, "model.part")
+    for number in range(6):
+        for each in (model, eager):
+            each.zero_grad()
+            loss = each(*inputs(1, 3, 4, seed=number)).square().sum()
+            with torch.no_grad():
+                each(*inputs(1, 3, 4, seed=9))
+            loss.backward()
+        same(model, eager)
+    assert found.stats.replays == 10
+
+
 def test_branches_that_are_run_and_trained_in_another_order_than_captured(applied):
     class Model(Net):
         turn = False
@@ -760,7 +788,7 @@ def test_branches_that_are_run_and_trained_in_another_order_than_captured(applie
         assert "block" in str(error)  # noqa: PT017 - right, or refused
 
 
-@pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm"])
+@pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm"] if DEVICE == "cpu" else [])  # emulated without norms
 def test_weights_that_are_computed_from_others(kind, applied):
     model, eager = pair(Net())
     for each in (model, eager):
@@ -872,3 +900,40 @@ def test_a_module_frozen_between_the_lesson_and_the_capture(applied):
             step(each, inputs(1, 3, 4, seed=number))
         same(model, eager)
     assert found.stats.fallbacks >= 0
+
+
+def test_a_call_that_fails_is_no_part_of_a_pass(applied):
+    class Picky(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.left = 1
+
+        def forward(self, x):
+            if self.left:
+                self.left -= 1
+                message = "not yet"
+                raise ValueError(message)
+            return self.linear(x).tanh()
+
+    model = Holder(Picky())
+    found = applied(model, "model.part")
+    with pytest.raises(ValueError, match="not yet"):
+        model(*inputs(1, 3, 4))
+    eager = copy.deepcopy(model)
+    trained(model, eager, found, replays=3)
+
+
+def test_a_loss_that_is_kept_over_steps(applied):
+    model, eager = pair(Net())
+    found = applied(model)
+    kept = []
+    for number in range(5):
+        for each in (model, eager):
+            each.zero_grad()
+            loss = each(*inputs(1, 3, 4, seed=number)).square().sum()
+            loss.backward()
+            kept.append(loss)
+        same(model, eager)
+    assert [each.item() for each in kept[::2]] == [each.item() for each in kept[1::2]]
+    assert found.stats.replays == 8

@@ -14,12 +14,8 @@ EMULATOR = sorted((TESTS / "cann").glob("test_*.py"))
 
 @pytest.mark.takes(15)
 def test_updates_options_paged_decode_and_training_on_the_npu(passes):
-    passes(
-        *(
-            DEVICE / f"{name}.py"
-            for name in ("updates", "options", "paged_decode", "writes", "values", "lifecycle", "training")
-        )
-    )
+    modules = ("updates", "options", "paged_decode", "writes", "values", "lifecycle", "training", "language")
+    passes(*(DEVICE / f"{name}.py" for name in modules))
 
 
 @pytest.mark.takes(20)

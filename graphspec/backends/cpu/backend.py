@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Protocol
 from weakref import WeakSet
 
@@ -19,6 +20,7 @@ from graphspec.backends.cpu.constants import constants, written
 from graphspec.backends.cpu.interpreter import Interpreter, UnsupportedProgramError
 from graphspec.backends.cpu.issue import Issue, issues
 from graphspec.backends.cpu.out_kernels import OutKernels, TryingRecorder
+from graphspec.backends.cpu.pieces import Pieces, pieces
 from graphspec.backends.cpu.program import Location, link
 from graphspec.backends.cpu.python_replayer import PythonReplayer
 from graphspec.backends.cpu.selftest import interpreter_fault
@@ -26,6 +28,7 @@ from graphspec.backends.layout import ArenaLayout, Life, lives
 from graphspec.errors import CaptureError, DeviceError
 from graphspec.levers import pulled
 from graphspec.recording.calls import Call, Recording, Ref, refs_in
+from graphspec.recording.eager import is_eager
 
 
 class Replayer(Protocol):
@@ -299,10 +302,22 @@ class CpuBackend:
         with torch.no_grad(), torch._C._DisableAutocast():
             PythonReplayer(link(graph.constants, (), locate, {})[0]).run()
         updatable = _updatable(graph)
-        program, places = link(graph.issues, graph.refs, locate, updatable)
-        graph.outputs = program.outputs
-        graph._writers = tuple(lambda value, place=places[key]: program.write(place, value) for key in updatable)
-        graph.replayer = self._choose(program, graph.request.graph.region)
+        writers: dict[tuple[int, int], Any] = {}
+        steps = []
+        for piece in pieces(graph.issues):
+            if is_eager(graph.issues[piece.start].op):
+                steps.append(_eager_part(graph, graph.issues[piece.start], locate))
+                continue
+            slots = {(call - piece.start, at): value for (call, at), value in updatable.items() if call in piece}
+            program, places = link(graph.issues[piece.start : piece.stop], (), locate, slots)
+            for (call, at), place in places.items():
+                writers[call + piece.start, at] = partial(program.write, place)
+            graph.replayer = self._choose(program, graph.request.graph.region)
+            steps.append(graph.replayer.run)
+        graph.outputs = link((), graph.refs, locate, {})[0].outputs
+        graph._writers = tuple(writers[key] for key in updatable)
+        if graph.replayer is None or len(steps) > 1:
+            graph.replayer = Pieces(steps)
 
     def _choose(self, program: Any, region: str) -> Replayer:
         if self._replayer == "python":
@@ -320,6 +335,18 @@ class CpuBackend:
             raise CaptureError(message)
         self.notes.append(f"region '{region}' is replayed from Python, not from C++: {fault}")
         return PythonReplayer(program)
+
+
+def _eager_part(graph: CpuGraph, issue: Issue, locate: Callable[[int], Location]) -> Callable[[], None]:
+    """A part that stays eager, given the tensors of the graph at their final addresses."""
+    read, at, _ = issue.args
+    results = issue.call.outputs[0]
+    tensors = link((), (*read, *results), locate, {})[0].outputs
+    parts = graph.request.parts
+    assert parts is not None
+    made = [graph.recording.is_born(ref.storage) or ref.storage in graph.links for ref in read]
+    parts.found[at].bind(tensors[: len(read)], tensors[len(read) :], made)
+    return partial(parts.run, at)
 
 
 def _handed_on(graphs: Sequence[CpuGraph]) -> dict[int, dict[int, float]]:

@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 
 from graphspec.backends.cpu.out_kernels import OutKernels
 from graphspec.recording.calls import Call, Recording, Ref, refs_in
+from graphspec.recording.eager import is_eager
 from graphspec.recording.writes import effect_of
 
 aten = torch.ops.aten
@@ -69,7 +70,7 @@ def _issue(recording: Recording, call: Call, needed: set[int], kernels: OutKerne
     if torch.Tag.inplace_view in call.op.tags:
         return None
     born = set(call.born)
-    if not born and not call.writes and call.op.namespace not in _COMMUNICATION:
+    if not born and not call.writes and call.op.namespace not in _COMMUNICATION and not is_eager(call.op):
         return None  # a view, or a call that only reads
     arguments = call.arguments()
     if born and (rewritten := _rewrite(call, arguments)) is not None:

@@ -16,7 +16,7 @@ import time
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import is_in_any_mode_without_ignore_compile_i
 
 from graphspec.backends.updates import bind_updates
 from graphspec.compilers import COMPILERS
-from graphspec.errors import CaptureError, Diagnostic, HazardError, ModelError
+from graphspec.errors import CaptureError, Diagnostic, HazardError
 from graphspec.plan import Bucket, Event
 from graphspec.runtime.holdings.preserve import Session
 from graphspec.runtime.importing.references import import_object
@@ -64,6 +64,7 @@ class CompiledRegions:
         self._callables: dict[_Key, BoundRegion] = {}
         self._rehearsed: dict[_Key, Observation] = {}
         self._seconds: dict[_Key, float] = {}
+        self._calls: dict[_Key, CompiledCall] = {}
 
     def prepare(self, bucket: Bucket, events: Sequence[Event], dry: Mapping[_Key, Observation]) -> None:
         """Compile the regions of a bucket that name a compiler, and rehearse what came of it.
@@ -85,7 +86,10 @@ class CompiledRegions:
             if event.graph is not None:
                 self._context.compiling(event.graph)
             region = self._context.regions[event.region]
-            made = compiled(region.function, region.declared, self._context.plan.folder)
+            asked = region.declared.compile
+            assert asked is not None
+            made = CompiledCall(region.function, region.declared, asked, self._context.plan.folder)
+            self._calls[event.region, event.bucket] = made
             self._callables[event.region, event.bucket] = replace(region, function=made)
         with self.standing_in():
             calls.rewind()
@@ -95,8 +99,9 @@ class CompiledRegions:
             taken = (time.perf_counter() - began) / len(wanted)
             self._seconds.update({(event.region, event.bucket): taken for event in wanted})
             calls.rewind()
-            with self.settled():
-                run = self._rehearser.again(bucket, events)
+            for event in wanted:
+                self._calls[event.region, event.bucket].settled = True
+            run = self._rehearser.again(bucket, events)
             _raise_ended(run)
         for seen in run.observations():
             key = seen.region, seen.bucket
@@ -120,22 +125,13 @@ class CompiledRegions:
         calls = self._rehearser.calls
         calls.standins = self._callables
         try:
-            with self._session.compiled() if self._callables else nullcontext():
+            if not self._callables:
+                yield
+                return
+            with self._session.compiled():
                 yield
         finally:
             calls.standins = {}
-
-    @contextmanager
-    def settled(self) -> Iterator[None]:
-        """Inside, nothing is compiled anew: what would be is a CaptureError that names the guard."""
-        if not self._callables:
-            yield
-            return
-        with torch.compiler.set_stance("fail_on_recompile"):
-            try:
-                yield
-            except (ModelError, RuntimeError) as error:
-                raise _recompiled(error) or error from error
 
     def _is_compiled(self, region: str) -> bool:
         return self._context.plan.regions[region].declared.compile is not None
@@ -155,28 +151,38 @@ class CompiledRegions:
         return laws.judge_pair(self._opened(), pair)
 
 
-def compiled(function: Callable[..., Any], region: Region, folder: Path) -> Callable[..., Any]:
-    """A compiled callable with code of its own: Dynamo keeps what it compiled, and how often, by the code."""
-    asked = region.compile
-    assert asked is not None
+class CompiledCall:
+    """A compiled callable with code of its own: Dynamo keeps what it compiled, and how often, by the code.
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
+    Once ``settled``, what would be compiled anew is a CaptureError that names the guard.
+    """
 
-    code = call.__code__.replace(co_name=f"{region.name}_{next(_NUMBERS)}")
-    own = types.FunctionType(code, call.__globals__, code.co_name, None, call.__closure__)
-    options = {**_resolved(asked, folder), "force_eager": True}
-    # A graph break would leave Python between the parts, which no replay runs.
-    made: Callable[..., Any] = torch.compile(own, backend=asked.backend, fullgraph=True, dynamic=False, options=options)
+    def __init__(self, function: Callable[..., Any], region: Region, asked: Compile, folder: Path) -> None:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+        code = call.__code__.replace(co_name=f"{region.name}_{next(_NUMBERS)}")
+        own = types.FunctionType(code, call.__globals__, code.co_name, None, call.__closure__)
+        options = {**_resolved(asked, folder), "force_eager": True}
+        self.settled = False
+        self._region = region
+        # A graph break would leave Python between the parts, which no replay runs.
+        self._made: Callable[..., Any] = torch.compile(
+            own, backend=asked.backend, fullgraph=True, dynamic=False, options=options
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """One call, compiled before if need be."""
+        stance = "fail_on_recompile" if self.settled else "default"
         try:
-            with _seen_by_modes():
-                return made(*args, **kwargs)
+            with torch.compiler.set_stance(stance), _seen_by_modes():
+                return self._made(*args, **kwargs)
         except torch._dynamo.exc.TorchDynamoException as error:
-            raise _uncompilable(region, error) from error
-
-    return run
+            raise _uncompilable(self._region, error) from error
+        except RuntimeError as error:
+            if (anew := _recompiled(error)) is not None:
+                raise anew from error
+            raise
 
 
 @contextmanager
@@ -220,18 +226,15 @@ def _raise_ended(run: Rehearsal) -> None:
         if isinstance(cause, CaptureError):
             raise cause
         cause = cause.__cause__
-    raise _recompiled(error) or error
+    raise error
 
 
 def _recompiled(error: BaseException) -> CaptureError | None:
     """What Dynamo would have compiled anew, as an error that names the guard; None for another error."""
-    cause: BaseException | None = error
-    while cause is not None and "Detected recompile" not in str(cause):
-        cause = cause.__cause__
-    if cause is None:
+    if "Detected recompile" not in str(error):
         return None
-    guards = _GUARD.findall(str(cause))
-    named = guards[0] if guards else str(cause).splitlines()[0]
+    guards = _GUARD.findall(str(error))
+    named = guards[0] if guards else str(error).splitlines()[0]
     return CaptureError(
         f"a compiled region would be compiled anew on its second call: the guard `{named}` no longer holds",
         hint="what it names must be the same on every call: keep it out of the region, or leave `compile` out",

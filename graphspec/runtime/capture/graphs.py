@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,6 +26,8 @@ from graphspec.errors import CaptureError, Diagnostic, HazardError, MismatchErro
 from graphspec.plan import Bucket, Event, Graph, Variant
 from graphspec.recording.calls import Recording
 from graphspec.recording.comparison import parting
+from graphspec.runtime.breaks.given import given_params
+from graphspec.runtime.breaks.parts import Parts
 from graphspec.runtime.capture.compiled import CompiledRegions
 from graphspec.runtime.capture.first_step import FirstStep
 from graphspec.runtime.capture.proof import Results, another_way, other_results, otherwise_trained, unexplained
@@ -36,6 +39,7 @@ from graphspec.runtime.laws.evidence import Facts, Pair, Resized
 from graphspec.runtime.laws.host_state import rebound
 from graphspec.runtime.opened.binds import Counter
 from graphspec.runtime.opened.context import CapturedRegion, Context, GraphSet, Progress
+from graphspec.runtime.opened.regions import BoundRegion
 from graphspec.runtime.rehearsal.calls import PassValues
 from graphspec.runtime.rehearsal.observation import NO_CHANGES, EagerCall, Observation, Rehearsal
 from graphspec.runtime.rehearsal.param_symbols import ParamSymbols
@@ -122,7 +126,7 @@ class _Capture:
             for bucket, events in self._schedule:
                 self._compiled.prepare(bucket, events, self._dry)
             session.rewind()
-        with self._compiled.standing_in(), self._compiled.settled():
+        with self._compiled.standing_in():
             self._capture_all()
         self._refuse_other_first_calls()  # what every call does otherwise says more than what the first one did
         with quiet():
@@ -156,8 +160,7 @@ class _Capture:
     def _try_training(self) -> None:
         """See which gradients there are, and begin from a state in which a first step is what a later one is."""
         context, (bucket, events), calls = self._context, self._schedule[0], self._rehearser.calls
-        context.gradients.forget()
-        trial = self._rehearser.warm_up(bucket, events)
+        trial = self._rehearser.trial(bucket, events)
         if trial.ended is not None:
             self._explain(bucket, events, trial)
         created = of_states(self._session.reach, self._session.changes().created)
@@ -276,8 +279,10 @@ class _Capture:
         new: dict[int, torch.Tensor] = {}  # gradients that the region leaves in memory of the graph
         other = rehearser.calls.params(event.bucket, number=1)
 
+        parts = rehearser.calls.parts(event, values) if region.breaks else None
+
         def call() -> Sequence[torch.Tensor]:
-            trees.update(trees_of(region.name, rehearser.calls.call(event, values)))
+            trees.update(trees_of(region.name, rehearser.calls.call(event, values, parts=parts)))
             if region.trains:
                 new.update(context.gradients.new(rehearser.calls.leaves()))
             return [*(leaf for tree in trees.values() for leaf in tree.leaves), *new.values()]
@@ -299,6 +304,7 @@ class _Capture:
                 compiler=region.compile,
                 compiling=partial(context.compiling, graph),
                 compile_s=self._compiled.seconds(event),
+                parts=parts,
             )
             captured = context.backend.capture(request)
         outputs: dict[str, tuple[Tree, tuple[int, ...]]] = {}
@@ -310,8 +316,10 @@ class _Capture:
         seen = see(captured.recording, trees)
         gradients = self._held_gradients(seen, captured, new) if region.trains else None
         self._set.regions[event.region, event.bucket] = CapturedRegion(
-            graph, captured, outputs, bindings, homes, taken, gradients, _left(context, event.region)
+            graph, captured, outputs, bindings, homes, taken, gradients, _left(context, event.region), parts
         )
+        if parts is not None:
+            self._complete(parts, event, self._dry[event.region, event.bucket])
         if (rehearsed := self._compiled.of(event)) is not None:  # its params are proven: these are the same
             pair = Pair(rehearsed, seen, (values.params, values.params), bindings, probes=self._symbols.probes(other))
         else:
@@ -325,6 +333,16 @@ class _Capture:
                 self._symbols.passed(event),
             )
         return seen, laws.refused([*laws.judge_pair(self._opened(), pair), *laws.judge_kept(self._opened(), seen)])
+
+    def _complete(self, parts: Parts, event: Event, dry: Observation) -> None:
+        """Before replays: which arguments of parts are params, and what the region declares around its calls."""
+        for place in given_params((dry.parts, parts.seen), (dry.params, parts.params)):
+            if place.param is not None:
+                parts.found[place.part].params[place.argument] = place.param
+        bound = self._context.regions[event.region]
+        if bound.has_surroundings:
+            surroundings = partial(_surroundings, bound, self._context, self._set, event)
+            parts.surroundings = surroundings
 
     def _held_gradients(
         self, seen: Observation, captured: CapturedGraph, new: Mapping[int, torch.Tensor]
@@ -382,10 +400,7 @@ class _Capture:
                 captured = self._set.regions[event.region, event.bucket]
                 captured.refresh(values.params)
                 self._session.expect_writes(captured.graph.recording.written_outside())
-                if captured.gradients is None:
-                    captured.graph.replay()
-                else:
-                    captured.gradients.around(captured.graph.replay)
+                captured.replaying()()
                 self._use_captured(event, values)
                 if event.new:
                     self._context.backend.synchronize()
@@ -396,6 +411,9 @@ class _Capture:
                         found = list(otherwise_trained(event.region, self._weights(), trained, allowed))
                     if found:
                         raise HazardError(found)
+        for captured in self._set.regions.values():
+            if captured.parts is not None:
+                captured.parts.settle()
 
     def _keep(self, event: Event, trees: Mapping[str, Tree]) -> None:
         """Keep copies of what a judged call returned and trained, before another one may write into it."""
@@ -473,3 +491,24 @@ def _refuse_hooks(context: Context) -> None:
         return
     if findings := hook_findings(context.model):
         raise HazardError(findings)
+
+
+def _surroundings(
+    bound: BoundRegion, context: Context, graphs: GraphSet, event: Event, params: Mapping[str, Any]
+) -> AbstractContextManager[Any]:
+    """What a region declares around its calls, given what it is given in a replay, where that lies."""
+    plan, statics = context.plan, context.buffers.static
+    found: dict[str, Any] = {}
+    for wire in plan.regions[event.region].reads:
+        name = wire.value
+        own = event.bucket.project(plan.regions[wire.producer].dims) if wire.producer is not None else event.bucket
+        if wire.source == "param":
+            found[name] = params[name]
+        elif wire.source == "graph":
+            found[name] = graphs.regions[str(wire.producer), own].value(name)
+        elif wire.source == "eager":
+            found[name] = graphs.copies[name, own].value
+        else:
+            absent = name in graphs.variant.absent or name not in statics
+            found[name] = None if absent else context.buffers.view(name, event.bucket)
+    return bound.surrounded(found)

@@ -10,12 +10,13 @@ from typing import Any
 
 from graphspec.runtime.hazards.wrapping import Wrapped, Wrapper
 
-_REGION: ContextVar[str | None] = ContextVar("graphspec_capturing", default=None)
+#: The region that this thread captures.
+REGION: ContextVar[str | None] = ContextVar("graphspec_capturing", default=None)
 
 
 def capturing() -> str | None:
     """The region this thread is dry-running or capturing; None outside of any."""
-    return _REGION.get()
+    return REGION.get()
 
 
 @contextmanager
@@ -26,13 +27,13 @@ def inside_capture(region: str) -> Iterator[None]:
     it to leave out reads of values: transformers does for its attention masks, torch for SyncBatchNorm. So the dry
     run, the CPU and the device all take the path that a capture takes.
     """
-    token = _REGION.set(region)
+    token = REGION.set(region)
     _ANSWERS.install()
     try:
         yield
     finally:
         _ANSWERS.remove()
-        _REGION.reset(token)
+        REGION.reset(token)
 
 
 def _answering(_path: str, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from graphspec.hazards import BACKWARD, CALLS, SEEDED, Hazard
-from graphspec.recording.source import torch_callers, within_torch
+from graphspec.recording.source import Site, torch_callers, within_torch
 from graphspec.runtime.hazards.modes import FunctionWatch
 from graphspec.runtime.hazards.streams import Streams
 from graphspec.runtime.hazards.watching import Watching
@@ -53,6 +53,8 @@ def _reporting(hazard: Hazard) -> Wrapper:
             if not ours and hazard is SEEDED and within_torch(CHECKPOINT):
                 watch.restores_streams = ours = True  # what draws in there is a finding
             if ours:
+                if path == _DYNAMO:  # the region itself is what torch.compile made: no line of the model calls it
+                    watch.report(hazard, _NAMES[path], Site("", 0, ""))
                 return original(*args, **kwargs)
             outer = next((_CALLERS[name] for name in reversed(callers) if name in _CALLERS), None)
             with watch.python_call(hazard, outer or _NAMES.get(path, path)):

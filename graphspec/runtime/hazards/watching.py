@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from graphspec.hazards import Hazard
+from graphspec.recording.source import Site
 from graphspec.runtime.hazards.conditions import FunctionCall
 from graphspec.runtime.hazards.streams import Streams
 
@@ -18,8 +19,8 @@ class Watching(Protocol):
     trains: bool
     restores_streams: bool
 
-    def report(self, hazard: Hazard, operator: str) -> None:
-        """Adds a finding."""
+    def report(self, hazard: Hazard, operator: str, at: Site | None = None) -> None:
+        """Adds a finding, at the line of the model that is running or at ``at``."""
 
     def is_host(self, tensor: Any) -> bool:
         """Whether a tensor is a number of the host."""

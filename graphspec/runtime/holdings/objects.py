@@ -29,6 +29,7 @@ from graphspec.runtime.holdings.parts import VALUE_TYPES, is_of_user
 from graphspec.runtime.holdings.places import MISSING, Part
 from graphspec.runtime.holdings.reach import Reach
 from graphspec.runtime.holdings.readers import Reading, reader_of
+from graphspec.runtime.holdings.versions import version
 
 ChangeKind = Literal["scalar", "tensor", "container", "replaced", "object", "memory"]
 
@@ -70,6 +71,19 @@ class _Kept:
     together: set[Any] = field(default_factory=set)
     unsteady: set[Any] = field(default_factory=set)
     added: set[Any] = field(default_factory=set)
+    resting: tuple[dict[Any, Any], int] | None = None
+
+    def is_resting(self, mapping: dict[Any, Any]) -> bool:
+        """Whether this dict held the content when it was last looked at, and nothing was written to it since."""
+        resting = self.resting
+        return resting is not None and resting[0] is mapping and version(mapping) == resting[1]
+
+    def rest(self, mapping: dict[Any, Any]) -> None:
+        """This dict holds the content. The order of an ordered one is its own, and has no version."""
+        now = (
+            version(mapping) if type(mapping) is dict or (type(mapping) is OrderedDict and len(mapping) <= 1) else None
+        )
+        self.resting = None if now is None else (mapping, now)
 
 
 @dataclass(frozen=True)
@@ -124,14 +138,14 @@ class PythonState:
             kept.added.update(key for key in outcome.target if key not in kept.content)
             if not _identical(outcome.now, outcome.target):
                 _write(kept.part, outcome.now, outcome.target)
-            kept.content = outcome.target
+            kept.content, kept.resting = outcome.target, None
         return _report(outcomes)
 
     def settle(self, owner: object, key: Any, value: Any) -> None:
         """An attribute of an object holds this value, and is put back to it from now on."""
         for kept in self._kept.values():
             if kept.part.owner is owner and kept.part.kind == "attributes" and key in kept.content:
-                kept.content = {**kept.content, key: value}
+                kept.content, kept.resting = {**kept.content, key: value}, None
                 _write(kept.part, kept.part.read(), {**kept.part.read(), key: value})
 
     def held(self, keys: Collection[str]) -> dict[str, Any]:
@@ -170,7 +184,7 @@ class PythonState:
             target = {key: value for key, value in now.items() if id(key) not in leave}
             target.update((key, kept.lazy[key]) for key in gone if id(key) not in leave and key in kept.lazy)
             _write(kept.part, now, target)
-            kept.content = target
+            kept.content, kept.resting = target, None
 
 
 def _is_exchangeable(part: Part) -> bool:
@@ -196,17 +210,23 @@ def _report(outcomes: Iterable[_Comparison]) -> tuple[tuple[Change, ...], tuple[
     return tuple(changes), tuple(created)
 
 
-def _untouched(part: Part, content: dict[Any, Any]) -> bool:
+def _untouched(kept: _Kept) -> bool:
     """Whether a dict or sequence holds the very objects it held, told without a copy: nearly every part does."""
+    part, content = kept.part, kept.content
     mapping = part.mapping() if part.kind != "globals" else None
     if mapping is not None:
+        if kept.is_resting(mapping):
+            return True
         same_keys = len(mapping) == len(content) and all(map(is_, mapping, content))
-        return same_keys and all(map(is_, mapping.values(), content.values()))
+        same_values = same_keys and all(map(is_, mapping.values(), content.values()))
+        if same_values:
+            kept.rest(mapping)
+        return same_values
     return part.kind == "sequence" and len(part.owner) == len(content) and all(map(is_, part.owner, content.values()))
 
 
 def _compare(kept: _Kept) -> _Comparison:
-    if _untouched(kept.part, kept.content):
+    if _untouched(kept):
         return _Comparison(kept.content, kept.content)
     now = kept.part.read()
     if _identical(now, kept.content):

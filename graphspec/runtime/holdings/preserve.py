@@ -27,6 +27,7 @@ from graphspec.runtime.holdings.contents import Contents
 from graphspec.runtime.holdings.objects import Change, PythonState
 from graphspec.runtime.holdings.random_state import Ambient
 from graphspec.runtime.holdings.reach import Reach, reach
+from graphspec.runtime.holdings.stance import compiled_as_eager
 from graphspec.runtime.holdings.storages import quiet
 from graphspec.runtime.holdings.tensors import TensorState
 
@@ -71,6 +72,8 @@ class Session:
         self._failures: list[BaseException] = []
 
     def __enter__(self) -> Self:
+        self._stance = compiled_as_eager()  # before anything is looked at: a compiled function reaches the stance too
+        self._stance.__enter__()
         with quiet():
             self._reach = reach(self._roots)
             self._objects = PythonState(self._reach)
@@ -85,6 +88,7 @@ class Session:
     ) -> None:
         self._contents.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         self._put_back()
+        self._stance.__exit__(None, None, None)
         self._attempt(lambda: self.unexplained.extend(self._contents.unexplained()))
         if self._failures and error is None:
             raise CaptureError(

@@ -184,7 +184,11 @@ class Applied:
         if why is not None and why != "another signature":
             return forward(*args, **kwargs)
         lesson = self._school.learn(call, given, backward=declared.backward and signature.differentiates)
-        result = forward(*args, **kwargs)
+        try:
+            result = forward(*args, **kwargs)
+        except BaseException:
+            self._school.forget()  # a call that failed is no part of a pass
+            raise
         self._school.returned(lesson, result)
         return result
 
@@ -239,7 +243,15 @@ class Applied:
         self._refuse_hooks()
         try:
             with device_failures(self._backend):
-                captured = capture_pass(self.plan, self.model, self._backend, due, self._installed, self._regions)
+                captured = capture_pass(
+                    self.plan,
+                    self.model,
+                    self._backend,
+                    due,
+                    self._installed,
+                    self._regions,
+                    f"inline {self.stats.captures + 1}" if self.stats.captures else "inline",
+                )
         except HazardError as error:
             found = [placed(self.plan.document, each) for each in error.diagnostics]
             raise type(error)(found) from error.__cause__

@@ -64,16 +64,23 @@ class Captured:
 
 
 def capture_pass(
-    plan: Plan, model: Any, backend: Backend, taught: Pass, installed: Sequence[Installed], regions: Sequence[str]
+    plan: Plan,
+    model: Any,
+    backend: Backend,
+    taught: Pass,
+    installed: Sequence[Installed],
+    regions: Sequence[str],
+    pool: str,
 ) -> Captured:
     """Capture what a pass taught. ``installed`` are the modules, ``regions`` the region of ``plan`` that each is of.
 
+    ``pool`` is a name that no other pass has.
     Raises HazardError with every finding, ModelError, CaptureError, DeviceError; nothing is left behind.
     """
     several = [regions.count(region) > 1 for region in regions]
     names = [f"{r} ({i.name})" if many else r for r, i, many in zip(regions, installed, several, strict=True)]
     parts = parts_of(taught, names)
-    made = lowered(plan, taught, parts, regions, [each.name for each in installed])
+    made = lowered(plan, taught, parts, regions, [each.name for each in installed], pool)
     joints = {part.name: Joint() for part in parts}
     bound: dict[str, Any] = {}
     for part in parts:
@@ -84,10 +91,11 @@ def capture_pass(
     with outside_inference():
         buffers = Buffers(made, backend.device)
         context = InlineContext(made, model, bound, buffers, backend, parts=parts)
-        with torch.no_grad(), _plainly(installed), _without_gradient_hooks(installed):
+        with torch.no_grad(), _plainly(installed), _leaves_of_its_own(installed) as originals:
             graphs = capture_graphs(context, Variant())
     for joint in joints.values():
         joint.clear()
+        joint.variables = tuple(originals.get(id(variable), variable) for variable in joint.variables)
     return Captured(context, graphs, guard_for(context, graphs), joints)
 
 
@@ -104,20 +112,28 @@ def _plainly(installed: Sequence[Installed]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_gradient_hooks(installed: Sequence[Installed]) -> Iterator[None]:
-    """Hooks on parameters run in the caller's backward, on what a captured one returns: not in that one too."""
-    hooked: dict[int, tuple[nn.Parameter, Any]] = {}
-    for each in installed:
-        for parameter in each.module.parameters():
-            if parameter._backward_hooks:
-                hooked[id(parameter)] = parameter, parameter._backward_hooks
-    for parameter, _ in hooked.values():
-        parameter._backward_hooks = None
+def _leaves_of_its_own(installed: Sequence[Installed]) -> Iterator[Mapping[int, torch.Tensor]]:
+    """Inside, parameters are aliases on the same memory, by whose identity the mapping gives the parameters.
+
+    A parameter brings along its hooks, which run in the caller's backward and must not run in a captured one too, and
+    the node that adds to its `.grad`, which belongs to the stream of whatever graph of autograd keeps it.
+    """
+    aliases: dict[int, nn.Parameter] = {}
+    originals: dict[int, torch.Tensor] = {}
+    replaced: list[tuple[dict[str, Any], str, nn.Parameter]] = []
+    for module in (below for each in installed for below in each.module.modules()):
+        for name, parameter in module._parameters.items():
+            if type(parameter) is nn.Parameter and parameter.requires_grad:
+                alias = aliases.setdefault(id(parameter), nn.Parameter(parameter.detach()))
+                originals[id(alias)] = parameter
+                replaced.append((module._parameters, name, parameter))
+    for held, name, parameter in replaced:
+        held[name] = aliases[id(parameter)]
     try:
-        yield
+        yield originals
     finally:
-        for parameter, hooks in hooked.values():
-            parameter._backward_hooks = hooks
+        for held, name, parameter in replaced:
+            held[name] = parameter
 
 
 def _turned(sample: torch.Tensor, turn: int) -> torch.Tensor:

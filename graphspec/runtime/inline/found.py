@@ -52,12 +52,15 @@ def inner_hooks(path: str, module: nn.Module) -> Iterator[Diagnostic]:
 def _matched(region: Region, model: Any) -> list[tuple[str, nn.Module]]:
     what = f"region '{region.name}'"
     matched = matching(model, region.call, what)
-    modules = [(path, value) for path, value in matched.items() if isinstance(value, nn.Module)]
-    if not modules:
+    found: dict[int, tuple[str, nn.Module]] = {}
+    for path, value in matched.items():
+        if isinstance(value, nn.Module):
+            found.setdefault(id(value), (path, value))  # a module that the model holds twice is one
+    if not found:
         path, value = next(iter(matched.items()))
         message = f"{what}: {path} is a {type(value).__name__}, and an inline region replaces a module"
         raise ModelError(message, hint="name a torch.nn.Module, or a glob over some: model.layers.*")
-    return modules
+    return list(found.values())
 
 
 def _refuse_nested(region: str, matched: Sequence[tuple[str, nn.Module]], found: Found) -> None:

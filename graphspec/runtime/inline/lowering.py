@@ -62,7 +62,7 @@ def parts_of(taught: Pass, names: Sequence[str]) -> list[TaughtCall]:
 
 
 def lowered(
-    plan: Plan, taught: Pass, parts: Sequence[TaughtCall], regions: Sequence[str], calls: Sequence[str]
+    plan: Plan, taught: Pass, parts: Sequence[TaughtCall], regions: Sequence[str], calls: Sequence[str], pool: str
 ) -> Plan:
     """The plan of a pass, captured as ``plan`` says; ``regions`` of it and paths ``calls``, by number of the module."""
     made: dict[str, Region] = {}
@@ -95,7 +95,7 @@ def lowered(
         device=plan.device,
         seed=plan.seed,
         buffers={each.name: Buffer(each.name, shape=each.lying, dtype=_dtype_name(each.dtype)) for each in landings},
-        pools={"inline": tuple(made)},
+        pools={pool: tuple(made)},  # of its own: what its forwards save is overwritten by no other pass
         capture=plan.capture,
         check=plan.check,
         npu=plan.npu,

@@ -126,6 +126,7 @@ class Forward(PassRegion):
             variable = getattr(node, "variable", None)
             if variable is not None:
                 if id(variable) not in inputs:
+                    self._refuse_hooked(variable)
                     found.setdefault(id(variable), variable)
             elif node._sequence_nr() < began:
                 message = (
@@ -135,6 +136,15 @@ class Forward(PassRegion):
                 hint = "give it to the module as an argument; or compute it in the module"
                 raise HazardError([Diagnostic("GS726", message, hint=hint)])
         return tuple(found.values())
+
+    def _refuse_hooked(self, variable: torch.Tensor) -> None:
+        """Raise HazardError for a hook that would run in the captured backward, and in the caller's once more."""
+        if variable._backward_hooks:
+            message = (
+                f"region '{self.declared.name}' reads a tensor {list(variable.shape)} that is no parameter of its "
+            )
+            message += "module, and that has a gradient hook"
+            raise HazardError([Diagnostic("GS712", message, hint="register the tensor as a parameter of the module")])
 
 
 class Backward(PassRegion):
@@ -160,7 +170,7 @@ class Backward(PassRegion):
 
 
 def _in_rows(gradients: Sequence[torch.Tensor | None]) -> tuple[tuple[Piece | None, ...], list[torch.Tensor]]:
-    """Gradients one after another, contiguous, and where each is: a leaf adds them to `.grad`, whatever their strides."""
+    """Gradients one after another, and where each is. Leaves add them to `.grad`, so their strides are free."""
     rows: dict[torch.dtype, list[torch.Tensor]] = {}
     pieces: list[Piece | None] = []
     for gradient in gradients:

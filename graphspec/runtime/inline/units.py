@@ -15,6 +15,7 @@ from weakref import WeakSet
 import torch
 
 from graphspec.errors import OrderError, ReplayError
+from graphspec.recording.calls import Recording, refs_in
 from graphspec.runtime.holdings.guard import Guard
 from graphspec.runtime.inline.arguments import Arguments
 from graphspec.runtime.inline.lowering import GRADIENTS, RESULT, TaughtCall
@@ -109,7 +110,7 @@ class Unit:
         self._results = forward.tensors(part.value(RESULT))
         assert joint.result is not None
         self._tree: Tree = joint.result
-        self._moved = forward.graph.recording.written_outside()
+        self._moved = _counted(forward.graph.recording)
         self._variables = joint.variables
         if backward is None:
             return
@@ -209,6 +210,17 @@ class Unit:
             reason = str(error).strip().splitlines()[-1]
             message = f"region '{captured.plan.region}' failed while it was replayed: {reason}"
             raise ReplayError(message, hint="an index or a value of its arguments may be out of range") from error
+
+
+def _counted(recording: Recording) -> list[torch.Tensor]:
+    """What a recorded run writes from outside and autograd counts: not what schemas keep quiet about, as eager."""
+    written: set[int] = set()
+    for call in (call for call in recording.calls if call.writes):
+        given = call.arguments()
+        for argument in call.op._schema.arguments:
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                written.update(ref.storage for ref in refs_in(given[argument.name]))
+    return [recording.outside[index].tensor for index in sorted(written & recording.outside.keys())]
 
 
 class _Joined(torch.autograd.Function):

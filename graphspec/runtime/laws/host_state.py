@@ -96,8 +96,6 @@ def drawn_on_the_host(_: Facts, run: Rehearsal) -> Iterator[Diagnostic]:
 def rebound(opened: Facts, run: Rehearsal) -> Iterator[tuple[str, Change]]:
     """Slots that captured regions fill anew in every call, and that no captured one is known to read before."""
     for found in host_changes(run):
-        if opened.plan.trains and found.change.name.endswith(".grad"):
-            continue  # a run leaves what eager would have left there
         if not any(True for _ in (*_host_value(found), *_tensor(opened, found))):
             yield found.by.region, found.change
 
@@ -159,8 +157,6 @@ def _host_value(found: HostChange) -> Iterator[Diagnostic]:
 
 def _tensor(opened: Facts, found: HostChange) -> Iterator[Diagnostic]:
     region, change = found.by.region, found.change
-    if opened.plan.trains and change.name.endswith(".grad"):
-        return
     if any(True for _ in _host_value(found)):
         return
     if change.kind == "memory":

@@ -16,6 +16,7 @@ from graphspec.errors import Diagnostic
 from graphspec.finding import placed
 from graphspec.plan import Plan
 from graphspec.runtime.laws import (
+    breaks,
     comparisons,
     compiled,
     gradients,
@@ -75,6 +76,7 @@ LAWS: tuple[Law, ...] = (
     Law("call", gradients.found_gradients, ("GS760",)),
     Law("call", compiled.random_numbers, ("GS770",)),
     Law("call", compiled.uncompilable, ("GS771",)),
+    Law("call", breaks.unmet_breaks, ("GS754",)),
     Law("compiled call", compiled.lost_updates, ("GS772",)),
     Law("pass", results.ended_calls, ("GS740", "GS741", "GS742", "GS743", "GS744", "GS748", "GS749")),
     Law("pass", memory.reshaped_by_eager, ("GS751",)),
@@ -85,6 +87,7 @@ LAWS: tuple[Law, ...] = (
     Law("pair", comparisons.other_calls, ("GS511", "GS721", "GS722"), also="runs"),
     Law("pair", comparisons.other_constants, ("GS722",), also="runs"),
     Law("pair", comparisons.params_passed_on, ("GS510", "GS722")),
+    Law("pair", breaks.frozen_arguments, ("GS755",)),
     Law("pair", comparisons.fresh_memory, ("GS720",), last=True),
     Law("next run", host_state.kept_for_the_next_run, ("GS726",)),
     Law("next run", host_state.other_contents, ("GS725",)),

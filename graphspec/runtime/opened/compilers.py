@@ -11,7 +11,7 @@ from graphspec.plan import Plan
 def uncompiled(plan: Plan, regions: frozenset[str] | None = None) -> Plan:
     """The plan with these regions, or all, captured as they are."""
     found = {
-        name: replace(region, declared=replace(region.declared, compile=None, engine="graph"))
+        name: replace(region, compiler=None, declared=replace(region.declared, compile=None, engine="graph"))
         if regions is None or name in regions
         else region
         for name, region in plan.regions.items()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, Protocol
 
 import torch
 
@@ -166,6 +166,18 @@ class GraphInfo:
     compile_s: float | None = None
 
 
+class AroundParts(Protocol):
+    """The eager parts of a captured region, as its replays see them. ``params`` are those of the present run."""
+
+    params: Mapping[str, Any]
+
+    def settle(self) -> None:
+        """The capture is proven: from now on runs are the caller's."""
+
+    def around(self, replay: Callable[[], None]) -> None:
+        """A replay in the surroundings that the region declares."""
+
+
 @dataclass
 class CapturedRegion:
     """A captured graph and where its named outputs are.
@@ -183,6 +195,14 @@ class CapturedRegion:
     capture_s: float = 0.0
     gradients: ReplayedGradients | None = None
     left: Sequence[tuple[Counter, Any]] = ()
+    parts: AroundParts | None = None
+
+    def replaying(self) -> Callable[[], None]:
+        """What a run calls to replay this graph: with what its eager parts and its gradients need around it."""
+        replay = self.graph.replay
+        if self.parts is not None:
+            replay = partial(self.parts.around, replay)
+        return replay if self.gradients is None else partial(self.gradients.around, replay)
 
     def replay(self) -> None:
         """The bare replay of this graph, with nothing checked and nothing copied."""
@@ -206,6 +226,8 @@ class CapturedRegion:
         """Write every update slot from the present params."""
         for position, binding in enumerate(self.bindings):
             self.graph.update(position, binding.convert(params[binding.param]))
+        if self.parts is not None:
+            self.parts.params = params
 
     def value(self, name: str) -> Any:
         """One output, in its own structure, on the graph's memory; aliases, which a region may give another shape."""

@@ -109,6 +109,17 @@ class BoundRegion:
             else self.function
         )
 
+    @property
+    def has_surroundings(self) -> bool:
+        """Whether the region declares something around its calls."""
+        return self.around is not None or self.declared.mode is not None or self.declared.autocast is not None
+
+    def surrounded(self, values: Environment) -> contextlib.AbstractContextManager[Any]:
+        """What the region declares around its calls, without a call; for the parts of it that stay eager."""
+        args, kwargs = self._arguments(self.declared.positional, self.declared.keyword, values)
+        found: contextlib.AbstractContextManager[Any] = self._surroundings(args, kwargs, values)
+        return found
+
     @contextlib.contextmanager
     def _surroundings(self, args: list[Any], kwargs: dict[str, Any], values: Environment) -> Any:
         with contextlib.ExitStack() as stack:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 
-from graphspec.plan import ANY, Bucket, Event, Variant
+from graphspec.plan import ANY, Bucket, Event, RegionPlan, Variant
+from graphspec.recording.source import ModuleNames
+from graphspec.runtime.breaks.named import meeting
+from graphspec.runtime.breaks.parts import Parts
 from graphspec.runtime.opened.binds import write_bound
 from graphspec.runtime.opened.context import Context
 from graphspec.runtime.opened.regions import BoundRegion
@@ -29,7 +33,8 @@ class PassValues:
 
     ``copies`` are what the region that is called next has in the place of values of the other kind: a captured one of
     what eager ones made, an eager one of static buffers. ``twins`` are the copies of buffers, one for the whole pass,
-    each with the tensor that eager regions are given of it, which they may reshape.
+    each with the tensor that eager regions are given of it, which they may reshape. ``parts`` are those that the region
+    called last leaves eager.
     """
 
     bucket: Bucket
@@ -41,6 +46,7 @@ class PassValues:
     views: StaleViews = field(default_factory=StaleViews)
     stale: list[StaleRead] = field(default_factory=list)
     misfits: list[MisfitError] = field(default_factory=list)
+    parts: Parts | None = None
 
     def given(self, names: Iterable[str]) -> dict[str, Any]:
         """What a region that reads these names is given, as far as it is there."""
@@ -126,18 +132,32 @@ class RegionCalls:
         """What may have a gradient, frozen parameters included: each once, by the first name it has in the model."""
         return trainable(self._world.reach)
 
-    def call(self, event: Event, values: PassValues, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def parts(self, event: Event, values: PassValues) -> Parts:
+        """What a region that is about to be called leaves eager, and what changes on the host while that runs."""
+        inputs = self._context.buffers.input_storages
+        changed = lambda: frozenset(change.name for change in self._world.changes().rebound)  # noqa: E731
+        return Parts(event.region, values.params, inputs=inputs, changes=changed)
+
+    def call(
+        self,
+        event: Event,
+        values: PassValues,
+        given: Mapping[str, Any] | None = None,
+        parts: Parts | None = None,
+    ) -> dict[str, Any]:
         """Call a region on named values, write back its states, and make its outputs known.
 
-        ``given`` values go before the pass's own. Raises ModelError, and MisfitError for a result that is not what the
-        spec declares, where the world does not go on without.
+        ``given`` values go before the pass's own; ``parts`` meet what the region leaves eager. Raises ModelError, and
+        MisfitError for a result that is not what the spec declares, where the world does not go on without.
         """
         context = self._context
         plan = context.plan.regions[event.region]
         values.stale += (StaleRead(*each) for each in values.views.reads(wire.value for wire in plan.reads))
         trial = plan.declared.trains and not self._context.gradients.knows(event.region)
         tried = self._context.gradients.tried(event.region, self.leaves()) if trial else nullcontext()
-        with self._eager_creations(eager=plan.eager), tried:
+        values.parts = parts or Parts(event.region, values.params)
+        breaks = self._breaks(plan, values.parts)
+        with self._eager_creations(eager=plan.eager), tried, breaks:
             region = self.standins.get((event.region, event.bucket), context.regions[event.region])
             returned = region({**values.env, **values.copies, **(given or {})})
         if plan.eager:
@@ -154,6 +174,15 @@ class RegionCalls:
                 self.declare(name, values)
         values.views.note(event.region, outputs.keys(), written, values.env)
         return {name: value for name, value in outputs.items() if name in values.env}
+
+    def _breaks(self, plan: RegionPlan, parts: Parts) -> AbstractContextManager[None]:
+        if not plan.declared.breaks:
+            return nullcontext()
+        return meeting(plan.declared.breaks, self._names, parts.call)
+
+    @cached_property
+    def _names(self) -> ModuleNames:
+        return ModuleNames(self._context.model)
 
     def _twins(self, event: Event, values: PassValues) -> dict[str, Any]:
         names = [wire.value for wire in self._context.plan.regions[event.region].reads]

@@ -17,6 +17,7 @@ from graphspec.errors import CaptureError, Diagnostic
 from graphspec.plan import Bucket
 from graphspec.recording.calls import Recording
 from graphspec.recording.source import Site
+from graphspec.runtime.breaks.seen import PartSeen
 from graphspec.runtime.holdings.preserve import Change, Changes
 from graphspec.runtime.holdings.storages import Layout
 from graphspec.runtime.training.gradients import GradientSeen
@@ -95,7 +96,8 @@ class Observation:
     storage was made for, and which hold a copy of what an eager region made, when the call began; ``originals`` those
     that hold what it has copies of. ``changes`` is what differs on the host since the pass began, ``loaded`` the names
     that the code of captured regions has loaded by now. ``hazards`` were found on the way. ``gradients`` is what a
-    region that trains did with those of the model. ``ended``: the call did not return.
+    region that trains did with those of the model. ``parts`` of it stay eager, and
+    changed ``moved`` on the host. ``ended``: the call did not return.
     """
 
     region: str
@@ -116,6 +118,8 @@ class Observation:
     hazards: tuple[Diagnostic, ...] = ()
     changes: Changes = NO_CHANGES
     loaded: frozenset[str] = frozenset()
+    parts: tuple[PartSeen, ...] = ()
+    moved: frozenset[str] = frozenset()
     gradients: tuple[GradientSeen, ...] = ()
     ended: BaseException | None = None
 
@@ -181,7 +185,8 @@ class Rehearsal:
     @property
     def moving(self) -> frozenset[str]:
         """The host values that eager regions change."""
-        return frozenset[str]().union(*(each.changed for each in self.seen if isinstance(each, EagerCall)))
+        regions = (each.changed for each in self.seen if isinstance(each, EagerCall))
+        return frozenset[str]().union(*regions, *(each.moved for each in self.observations()))
 
     @property
     def leaves_something(self) -> bool:

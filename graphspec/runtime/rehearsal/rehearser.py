@@ -33,7 +33,7 @@ from graphspec.runtime.rehearsal.observation import (
     Skipped,
 )
 from graphspec.runtime.rehearsal.world import World
-from graphspec.runtime.training.gradients import GradientSeen, offered
+from graphspec.runtime.training.gradients import Generosity, GradientSeen, offered
 from graphspec.runtime.values.eager_copies import EagerCopies
 from graphspec.runtime.values.outputs import trees_of
 from graphspec.runtime.values.trees import Tree
@@ -71,6 +71,20 @@ class Rehearser:
     ) -> Rehearsal:
         """A pass in which models make what they make lazily; calls are recorded and not judged."""
         return self._pass(bucket, events, number, partial(self._recorded, keep=keep), eager=self._called)
+
+    def trial(self, bucket: Bucket, events: Sequence[Event]) -> Rehearsal:
+        """A pass that shows which tensors get a gradient in which region: the first of a capture.
+
+        An optimizer may fail where a parameter has a gradient that had none in its steps before: it is given fewer.
+        """
+        levels: tuple[Generosity, ...] = ("all", "trained", "made")
+        for generous in levels:
+            self._context.gradients.forget(generous)
+            run = self.warm_up(bucket, events)
+            if run.ended is None or generous == levels[-1]:
+                return run
+            self.calls.rewind()
+        raise AssertionError
 
     def judged(
         self, bucket: Bucket, events: Sequence[Event], judging: Judging = lambda _: None, keep: Keep = lambda *_: None
@@ -209,6 +223,7 @@ class Rehearser:
             outputs=_seen(trees),
             origins=origins,
             copies=copies,
+            parts=values.parts.seen if values.parts is not None else (),
             gradients=gradients(recorder.recording),
         )
 
@@ -226,7 +241,8 @@ class Rehearser:
             recording = recorder.recording
             try:
                 with recorder, self.code.watching():
-                    trees = trees_of(event.region, self.calls.call(event, values))
+                    parts = self.calls.parts(event, values)
+                    trees = trees_of(event.region, self.calls.call(event, values, parts=parts))
                 if not recording.calls and not any(tree.leaves for tree in trees.values()):
                     what = "records no operator and returns no tensor: there is nothing to replay"
                     hint = "mark it `eager: true`, or leave it out of `replay`"
@@ -250,6 +266,11 @@ class Rehearser:
 
         def see(recording: Recording, trees: Mapping[str, Tree], **more: Any) -> Observation:
             self.calls.note_origins(trees, values)
+            parts, changes = values.parts, self._changes()
+            moved = parts.changed if parts is not None else frozenset()
+            if moved:  # what stays eager may change what it likes, as an eager region may
+                kept = tuple(change for change in changes.rebound if change.name not in moved)
+                changes = replace(changes, rebound=kept)
             return Observation(
                 event.region,
                 event.bucket,
@@ -265,7 +286,9 @@ class Rehearser:
                 tuple(values.stale),
                 tuple(self.kept.reads(recording, read)),
                 misfits=tuple(values.misfits),
-                changes=self._changes(),
+                changes=changes,
+                parts=parts.seen if parts is not None else (),
+                moved=moved,
                 loaded=self.code.loaded(),
                 gradients=gradients(recording),
                 **more,
@@ -287,9 +310,13 @@ class Rehearser:
         return frozenset(name for each in self._context.counters() for name in each.names(reach))
 
     def _changes(self) -> Changes:
-        """What differs on the host since the pass began, but for what is counted."""
-        changes, counted = self.world.changes(), self.counted()
-        return replace(changes, rebound=tuple(each for each in changes.rebound if each.name not in counted))
+        """What differs on the host since the pass began, but for what is counted.
+
+        And but for gradients where regions train: a run leaves what eager would have left.
+        """
+        changes, counted, trains = self.world.changes(), self.counted(), self._context.plan.trains
+        rebound = (each for each in changes.rebound if each.name not in counted)
+        return replace(changes, rebound=tuple(each for each in rebound if not (trains and each.name.endswith(".grad"))))
 
     def _originals(self, values: PassValues) -> dict[int, str]:
         """The storages in which the eager values lie that a region has copies of; of a copied buffer, the buffer's."""

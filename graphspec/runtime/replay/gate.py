@@ -66,11 +66,12 @@ class Gate:
 
     def admit(self, *, captured: bool = True) -> None:
         """Raise ReplayError where there are no graphs, inside of a capture, and for a runner within itself."""
-        refusal = self._refusal(captured=captured)
+        refusal = self.refusal(captured=captured)
         if refusal is not None:
             raise refusal
 
-    def _refusal(self, *, captured: bool) -> ReplayError | None:
+    def refusal(self, *, captured: bool = True) -> ReplayError | None:
+        """Why nobody may use the graphs now; None where somebody may."""
         if self.closed:
             return ReplayError("this runner is closed", hint="open the spec again")
         if captured and self.released:

@@ -12,7 +12,7 @@ from graphspec.runtime.holdings.places import Place
 from graphspec.runtime.holdings.reach import Reach, reach
 from graphspec.runtime.holdings.touched import Touched, remembered
 from graphspec.runtime.holdings.which import HostValues, read_tensors
-from graphspec.runtime.opened.context import Context, GraphSet
+from graphspec.runtime.opened.context import CapturedRegion, Context, GraphSet
 from graphspec.runtime.training.optimizers import expected_of_training, group_containers
 
 #: Where torch's own optimizers are.
@@ -86,8 +86,14 @@ def _versions(graphs: GraphSet, found: Reach) -> Iterator[str]:
 
 
 def _own_storages(context: Context, graphs: GraphSet) -> frozenset[int]:
-    """Storages that graphspec itself allocated."""
+    """Storages that graphspec itself allocated, and those in which its graphs leave what others of them read."""
     statics = [buffer.whole for buffer in context.buffers.static.values() if buffer.declared.attr is None]
     copies = [tensor for copy in graphs.copies.values() for tensor in copy.tensors]
     own = frozenset(tensor.untyped_storage()._cdata for tensor in (*statics, *copies))
-    return own | context.gradients.storages
+    return own.union(context.gradients.storages, *(_made_by(captured) for captured in graphs.regions.values()))
+
+
+def _made_by(captured: CapturedRegion) -> frozenset[int]:
+    """The storages of a graph's outputs, but for what it was given and hands on."""
+    given = {outside.storage._cdata for outside in captured.graph.recording.outside.values()}
+    return frozenset(output.untyped_storage()._cdata for output in captured.graph.outputs) - given

@@ -18,8 +18,6 @@ import torch
 from graphspec import plan as plans
 from graphspec.errors import InputError
 from graphspec.levers import pulled
-from graphspec.runtime.hazards import capturing
-from graphspec.runtime.hazards.surroundings import transform
 from graphspec.runtime.holdings.guard import Guard
 from graphspec.runtime.opened.context import Context
 from graphspec.runtime.opened.process import Forks
@@ -125,9 +123,7 @@ class Quick:
             return None
         gate, shared = self._gate, self._shared
         with gate.lock:
-            if gate.closed or gate.busy or not gate.captured or capturing() is not None or transform() is not None:
-                return None
-            if _is_autocast() or _is_profiled():
+            if gate.commons is not None or gate.refusal() is not None or _is_autocast() or _is_profiled():
                 return None
             grad, owner = _is_grad(), shared.owner  # from here on as in `BoundSequence._run`
             try:

@@ -194,7 +194,13 @@ class Reader:
         if not self._optional and not self._special:
             return _PLAIN
         absent = [name for name in self._optional if name not in tensors]
-        return variant_of(absent, {name: self._present(name, params) for name in self._special})
+        special = {name: self._present(name, params) for name in self._special}
+        own = {name: value for name, value in special.items() if name in self._param_checks}
+        if not plans.occurs(self._context.plan.combinations, own, absent, self._optional):
+            said = [*(f"{name}={value!r}" for name, value in own.items()), *(f"no '{name}'" for name in absent)]
+            message = f"sequence '{self._sequence.name}': no combination under `variants` is that of this run"
+            raise InputError(f"{message}: {', '.join(said) or 'every input'}", hint="add it there, if it occurs")
+        return variant_of(absent, special)
 
     def _present(self, name: str, params: Mapping[str, Any]) -> Any:
         """The value of a param that any sequence takes: one set of graphs serves them all."""

@@ -89,9 +89,7 @@ class GraphStep:
     ) -> None:
         self._bound = bound
         self._captured = captured
-        self._replay = captured.graph.replay
-        if (gradients := captured.gradients) is not None:
-            self._replay = partial(gradients.around, captured.graph.replay)
+        self._replay = captured.replaying()
         if captured.left:
             self._replay = partial(counted, self._replay, captured.left)
         self._stamp = captured.homes.stamp
@@ -129,15 +127,15 @@ class GraphStep:
     def serving(self, inlets: Sequence[Inlet]) -> ServedStep | None:
         """The same step with its inputs and results copied by the backend, in one call; None where it cannot.
 
-        Nor where more than operators is around a replay: gradients, counters of the host.
+        Nor where more than operators is around a replay: gradients, counters of the host, eager parts.
         """
-        if self._captured.gradients is not None or self._captured.left:
+        if self._captured.gradients is not None or self._captured.left or self._captured.parts is not None:
             return None
         serve = self._captured.graph.serving(inlets, [each for result in self._results for each in result.copied])
         return ServedStep(self, serve) if serve is not None else None
 
     def _before(self, moving: Moving) -> Holders | None:
-        if self._captured.bindings:
+        if self._captured.bindings or self._captured.parts is not None:
             self._captured.refresh(moving.params)
         if self._bound:
             write_bound(self._bound, moving.params)

@@ -11,6 +11,7 @@ from graphspec.runtime.building.build import refuse_other_devices
 from graphspec.runtime.capture.graphs import Asked, capture_graphs
 from graphspec.runtime.holdings.guard import Guard
 from graphspec.runtime.holdings.storages import outside_inference
+from graphspec.runtime.opened.collections import no_full_collections
 from graphspec.runtime.opened.context import CapturedRegion, Context, GraphSet, Progress, variant_of
 from graphspec.runtime.replay.guarding import guard_for
 from graphspec.runtime.replay.stats import Stats
@@ -47,7 +48,9 @@ class Variants:
     def graphs(self, variant: Variant) -> GraphSet:
         """The graphs of a variant; captured now if they are not there. The oldest of too many are dropped."""
         graphs = self._sets.get(variant)
-        if graphs is None:
+        if graphs is not None:
+            return graphs
+        with no_full_collections():
             graphs = self._captured(variant)
             self._make_room(len(graphs.regions))
             self._guards[variant] = guard_for(self._context, graphs)

@@ -3,14 +3,15 @@
 A graph needs fixed addresses, and ``.grad`` is a new tensor, the same one or None, as the caller likes. So a region is
 called with *accumulators* of graphspec's own in ``.grad``, and a run fills them from what is there (replayed.py).
 Which tensors get a gradient in a region shows a *trial*, the first call, in which all of them have an accumulator; what
-it touches of others is what the region would do with a gradient that nobody expects there.
+it touches of others is what the region would do with a gradient that nobody expects there. Where the model's own code
+fails with so many, some or all have none, and a run refuses a gradient that is found there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -24,6 +25,9 @@ from graphspec.runtime.holdings.reach import Reach
 Touch = Literal["untouched", "added", "zeroed", "read"]
 #: What is in ``.grad`` afterwards: the very tensor that was found, nothing, or another tensor.
 Left = Literal["given", "none", "new"]
+
+#: Which tensors have a gradient in the trial: all, those that require one, or those for which a region before made one.
+Generosity = Literal["all", "trained", "made"]
 
 _ADDS = frozenset({"add", "add_"})
 _ZEROES = frozenset({"zero_", "_foreach_zero_"})
@@ -65,14 +69,19 @@ class Gradients:
         self._accumulators: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._reached: dict[str, set[int]] = {}
         self._tried: dict[str, dict[int, GradientSeen]] = {}
+        self._generous: Generosity = "all"
 
     @property
     def storages(self) -> frozenset[int]:
         """The memory of all accumulators."""
         return frozenset(given.untyped_storage()._cdata for _, given in self._accumulators.values())
 
-    def forget(self) -> None:
-        """Before a new round of captures: every region is tried again, and has accumulators of its own."""
+    def forget(self, generous: Generosity = "all") -> None:
+        """Before a new round of captures: every region is tried again, and has accumulators of its own.
+
+        ``generous``: what has one in the trial.
+        """
+        self._generous = generous
         self._accumulators.clear()
         self._reached.clear()
         self._tried.clear()
@@ -105,7 +114,9 @@ class Gradients:
         for _, tensor in leaves:
             here = tensor.grad
             read = alone and id(tensor) in tried and tried[id(tensor)].touch != "untouched"
-            if here is None and reached is not None and id(tensor) not in reached and not read:
+            tried_with = self._generous == "all" or (self._generous == "trained" and tensor.requires_grad)
+            wanted = tried_with if reached is None else id(tensor) in reached or read
+            if here is None and not wanted:
                 continue
             given = self.accumulator(tensor)
             with torch.no_grad():
@@ -142,9 +153,11 @@ class Gradients:
         ``there`` are the tensors that had one when it began.
         """
         every = {
-            id(tensor): self._seen(name, tensor, recording, offered=id(tensor) in there) for name, tensor in leaves
+            id(tensor): self._seen(region, (name, tensor), recording, offered=id(tensor) in there)
+            for name, tensor in leaves
         }
-        self._tried.setdefault(region, every)
+        if region not in self._tried:  # what was not tried may do anything
+            self._tried[region] = {key: each if each.offered else _unknown(each) for key, each in every.items()}
         return tuple(each for each in every.values() if each.matters)
 
     def new(self, leaves: Iterable[Named]) -> dict[int, torch.Tensor]:
@@ -159,13 +172,21 @@ class Gradients:
             if key not in reached:
                 yield seen
 
-    def _seen(self, name: str, tensor: torch.Tensor, recording: Recording, *, offered: bool) -> GradientSeen:
+    def _seen(self, region: str, of: Named, recording: Recording, *, offered: bool) -> GradientSeen:
+        name, tensor = of
         given = self.accumulator(tensor)
         if not offered:
             return GradientSeen(name, tensor, offered, "untouched", "none" if tensor.grad is None else "new")
         index = recording.ref(given).storage if recording.knows(given) else None
         written = index is not None and index in recording.written
-        return GradientSeen(name, tensor, offered, _touch(recording, index), _left(tensor, given), written)
+        touch = _touch(recording, index)
+        if touch in ("added", "zeroed") and id(tensor) not in self._reached.get(region, ()):
+            touch = "read"  # by an optimizer, which leaves out what has no gradient
+        return GradientSeen(name, tensor, offered, touch, _left(tensor, given), written)
+
+
+def _unknown(seen: GradientSeen) -> GradientSeen:
+    return replace(seen, touch="read", left="given")
 
 
 def fill(accumulator: torch.Tensor) -> None:
@@ -191,10 +212,10 @@ def _touch(recording: Recording, index: int | None) -> Touch:
         return "untouched"
     if first.op._opname in _ZEROES:
         return "zeroed"
-    return "added" if first.op._opname in _ADDS and _is(first, index) else "read"
+    return "added" if first.op._opname in _ADDS and _accumulates(recording, first, index) else "read"
 
 
-def _is(call: Call, index: int) -> bool:
-    """Whether the first argument of a call lies in this storage."""
-    target = call.args[0] if call.args else None
-    return isinstance(target, Ref) and target.storage == index
+def _accumulates(recording: Recording, call: Call, index: int) -> bool:
+    """Whether a call adds to this storage what was computed before: autograd does, weight decay adds a parameter."""
+    refs = [each for each in call.args[:2] if isinstance(each, Ref)]
+    return len(refs) == 2 and refs[0].storage == index and recording.is_born(refs[1].storage)  # noqa: PLR2004 - of both

@@ -11,7 +11,7 @@ import torch
 
 from graphspec import spec as language
 from graphspec.errors import InputError
-from graphspec.plan import Plan, Sequence, concrete
+from graphspec.plan import Plan, Sequence, concrete, occurs
 from graphspec.runtime.padding.cases import Case, cases
 from graphspec.runtime.replay.request import SIZES
 from graphspec.runtime.values.inputs import InputCheck, ParamCheck, copies_of
@@ -94,7 +94,7 @@ class Feed:
         unnoticed. From step 1 on, inputs that may be left out sometimes are.
         """
         sizes = dict(case.sizes)
-        values = self._runner.sample(sequence.name, sizes, self._plan.seed + step)
+        made = values = self._runner.sample(sequence.name, sizes, self._plan.seed + step)
         drawn = random.Random(f"{self._plan.seed}/{sequence.name}/{step}")  # noqa: S311  no secrets
         if step and drawn.random() < _LEFT_OUT:
             values = {name: value for name, value in values.items() if not self._may_be_absent(name)}
@@ -104,8 +104,22 @@ class Feed:
                 shape = concrete(param.shape, {**self._constants, **sizes})
                 values[name] = _changed(values[name], param, shape, self._largest, drawn)
         given = {**self.fixed.inputs, **self.fixed.params}
-        values |= self._stated(sequence, sizes)
+        values = self._occurring(sequence, values, made, drawn) | self._stated(sequence, sizes)
         return {**values, **{name: given[name] for name in (*sequence.inputs, *sequence.params) if name in given}}
+
+    def _occurring(
+        self, sequence: Sequence, values: dict[str, Any], made: Mapping[str, Any], drawn: random.Random
+    ) -> dict[str, Any]:
+        """The values, or where their combination does not occur, those of one that does."""
+        plan = self._plan
+        optional = [name for name in sequence.inputs if plan.buffers[name].declared.optional]
+        special = {name: values[name] for name in sequence.params if plan.params[name].specialize}
+        if occurs(plan.combinations, special, [name for name in optional if name not in values], optional):
+            return values
+        wanted = drawn.choice(plan.combinations)
+        kept = {name: value for name, value in values.items() if name not in optional or wanted.get(name, True)}
+        kept |= {name: made[name] for name in optional if wanted.get(name) and name in made}
+        return kept | {name: value for name, value in wanted.items() if name in special}
 
     def _stated(self, sequence: Sequence, sizes: Mapping[str, int]) -> dict[str, Any]:
         """The sizes of dims that nothing the run takes shows."""
