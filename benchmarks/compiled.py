@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 SPEC = Path(__file__).resolve().parent.parent / "specs/llama-decode/compiled.yaml"
 ROUNDS, CALLS = 15, 20
@@ -62,7 +63,7 @@ def measure() -> tuple[dict[str, float], dict[str, float]]:
     compiled = open_spec(SPEC, device="cpu", model=recorded.model)
     opened = {"recorded": between - began, "compiled": time.perf_counter() - between}
     tokens = torch.ones(1, 1, dtype=torch.int64)
-    model = recorded.model
+    model: Any = recorded.model
     with torch.no_grad():
         ours = torch.compile(model, dynamic=False)
         ways: dict[str, Callable[[], object]] = {
