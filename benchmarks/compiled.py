@@ -65,7 +65,7 @@ def measure() -> tuple[dict[str, float], dict[str, float]]:
     tokens = torch.ones(1, 1, dtype=torch.int64)
     model: Any = recorded.model
     with torch.no_grad():
-        ours = torch.compile(model, dynamic=False)
+        ours: Any = torch.compile(model, dynamic=False)
         ways: dict[str, Callable[[], object]] = {
             "compiled replay": compiled.graph("decode", {"batch": 1}).replay,
             "recorded replay": recorded.graph("decode", {"batch": 1}).replay,
