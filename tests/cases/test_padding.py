@@ -270,3 +270,35 @@ def test_what_is_shown_at_opening_leaves_nothing_behind(case):
     assert (runner.stats.replays, runner.stats.fallbacks) == (0, 0)
     runner.recapture()
     assert torch.equal(torch.get_rng_state(), stream)
+
+
+def test_what_an_eager_region_kept_in_one_shown_run_is_not_written_back_in_the_next(case):
+    """The proof of padding puts bytes back between runs: a copy that was lent before must not follow."""
+    source = """
+    def read(self, x, s):
+        return s * 0.5 + x, s + x
+
+    def same(self, s):
+        return s
+    """
+    spec = """
+    dims: {rows: [1, 4]}
+    buffers:
+      x: {shape: [rows, 2], dtype: float32}
+      s: {role: state, shape: [rows, 2], dtype: float32, init: 1}
+      v1: {role: output, shape: [rows, 2], dtype: float32}
+      v2: {role: output, shape: [rows, 2], dtype: float32}
+    regions:
+      read: {call: model.read, inputs: [x, s], outputs: [s, v1], eager: true}
+      same: {call: model.same, inputs: [s], outputs: v2}
+    replay:
+      a: [read, same]
+      c: [read, same]
+    """
+    runner = case.open(source, spec)
+    assert runner.warnings == ()
+    for name in ("a", "c", "a"):
+        x, state = torch.randn(2, 2), runner.state["s"][:2].clone()
+        came = runner[name](x=x)
+        assert torch.equal(came["v1"], state + x)
+        assert torch.equal(came["v2"], state * 0.5 + x)

@@ -149,7 +149,7 @@ class _Stage:
         """The state there was at the capture, and what ``name`` reads of other sequences, made at the same sizes."""
         self._rewind()
         self._session.expect_writes(tensor for each in self._recordings() for tensor in each.written_outside())
-        self._memory.made.clear()
+        self._memory.rewound()
         with torch.no_grad():
             for number, tensor in enumerate(self._fresh):
                 tensor.copy_(_numbers(tensor, number))

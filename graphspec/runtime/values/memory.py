@@ -144,6 +144,16 @@ class Memory:
         for block in self._static:
             block.makers = [stamp for stamp in block.makers if stamp not in gone]
 
+    def rewound(self) -> None:
+        """All blocks hold again what they held before any run: nothing is made, and no copy that was lent follows.
+
+        For a memory without aliases, where what was lent is copies only.
+        """
+        self.made.clear()
+        self._leases.clear()
+        self._copies.clear()
+        self.busy = bool(self.lent)
+
     # -- what eager regions hold
 
     def lend(self, place: Lendable) -> torch.Tensor:
