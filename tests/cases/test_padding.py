@@ -275,28 +275,38 @@ def test_what_is_shown_at_opening_leaves_nothing_behind(case):
 def test_what_an_eager_region_kept_in_one_shown_run_is_not_written_back_in_the_next(case):
     """The proof of padding puts bytes back between runs: a copy that was lent before must not follow."""
     source = """
+    def triple(self, x):
+        return x * 2 + x
+
     def read(self, x, s):
         return s * 0.5 + x, s + x
 
     def same(self, s):
         return s
+
+    def less(self, v0, v2, x):
+        return v0 * -1 + v2
     """
     spec = """
     dims: {rows: [1, 4]}
     buffers:
       x: {shape: [rows, 2], dtype: float32}
       s: {role: state, shape: [rows, 2], dtype: float32, init: 1}
+      v0: {role: output, shape: [rows, 2], dtype: float32}
       v1: {role: output, shape: [rows, 2], dtype: float32}
       v2: {role: output, shape: [rows, 2], dtype: float32}
+      v3: {role: output, shape: [rows, 2], dtype: float32}
     regions:
+      triple: {call: model.triple, inputs: [x], outputs: v0, eager: true}
       read: {call: model.read, inputs: [x, s], outputs: [s, v1], eager: true}
       same: {call: model.same, inputs: [s], outputs: v2}
+      less: {call: model.less, inputs: [v0, v2, x], outputs: v3}
     replay:
-      a: [read, same]
-      c: [read, same]
+      a: [triple, read, same]
+      b: [less]
+      c: [triple, read, same, less]
     """
     runner = case.open(source, spec)
-    assert runner.warnings == ()
     for name in ("a", "c", "a"):
         x, state = torch.randn(2, 2), runner.state["s"][:2].clone()
         came = runner[name](x=x)
