@@ -1,11 +1,12 @@
 """Replay from C++: the program as one TorchScript graph, run by the interpreter that ships inside torch.
 
 The graph is built node by node and never comes from Python source, so no compiler is needed and the calls are the
-recorded ones, one node each. Three things keep torch's graph passes from changing what it computes:
+recorded ones, one node each. Four things keep torch's graph passes from changing what it computes:
 
 - every tensor comes out of one input list, so the passes must assume that any two of them alias;
 - a tensor list that an operator writes to is an input of its own: a list built inside the graph would make
   in-place foreach calls look dead, and they would be removed;
+- what nobody reads is returned, or its call would be removed: it may draw random numbers, or refuse;
 - the schema each node resolved to is compared with the recorded operator, one by one.
 
 This is a private route of torch. `selftest` proves it on this torch before it is used.
@@ -72,9 +73,12 @@ class Interpreter:
         tensors, values, around = self._tensors, self._values, self._around
         ends = torch._C.ScriptList([*(t for inlet in inlets for t in (inlet.view, inlet.target)), *results])
 
+        count = len(results)
+
         def serve(given: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
             with around():
-                return function(tensors, *values, *given, ends, *written) or ()
+                returned = function(tensors, *values, *given, ends, *written) or ()
+            return returned if len(returned) == count else returned[:count]
 
         return serve
 
@@ -86,6 +90,7 @@ class _Builder:
         self._program = program
         self._graph: Any = Graph()  # its stub knows half of it
         self._constants: dict[tuple[type, Any], Any] = {}
+        self._unread: list[Any] = []
         self.lists: list[list[torch.Tensor]] = []
         self._tensors = self._unpacked(list(program.tensors))
         # Inputs are in order of creation: the tensors, the update slots, then each list that is written.
@@ -119,16 +124,19 @@ class _Builder:
             message = f"{schema.name} returns a handle that must be waited for"
             raise UnsupportedProgramError(message)
         inputs = [self._value(value, argument) for argument, value in zip(schema.arguments, step.args, strict=True)]
-        for output, copy in zip(self._node(step.op, inputs), step.copies, strict=False):
+        outputs = self._node(step.op, inputs)
+        if all(copy is None for copy in step.copies) and not schema.is_mutable:
+            self._unread += outputs
+        for output, copy in zip(outputs, step.copies, strict=False):
             self._copy(output, copy)
 
     def finish(self, name: str, returned: Sequence[Any] = ()) -> Any:
-        """The function, which returns a tuple, or None for nothing."""
-        graph = self._graph
+        """The function, which returns a tuple: ``returned``, then what no call reads; or None for nothing."""
+        graph, returned = self._graph, [*returned, *self._unread]
         if not returned:
             graph.registerOutput(self._constant(None))
         else:
-            node = graph.create("prim::TupleConstruct", list(returned), 1)
+            node = graph.create("prim::TupleConstruct", returned, 1)
             node.output().setType(TupleType([value.type() for value in returned]))
             graph.appendNode(node)
             graph.registerOutput(node.output())
