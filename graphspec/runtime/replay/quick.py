@@ -121,14 +121,14 @@ class Quick:
             return None
         if Forks.count != self._forks or SharedModel.held():
             return None
-        gate, shared = self._gate, self._shared
+        gate, turn = self._gate, self._shared.turn
         with gate.lock:
             if gate.commons is not None or gate.refusal() is not None or _is_autocast() or _is_profiled():
                 return None
-            grad, owner = _is_grad(), shared.owner  # from here on as in `BoundSequence._run`
+            grad, owner = _is_grad(), turn.owner  # from here on as in `BoundSequence._run`
             try:
                 gate.busy = True
-                shared.owner = threading.get_ident()
+                turn.owner = threading.get_ident()
                 _set_grad(False)
                 self._backend.begin()
                 self._guard.check()
@@ -144,7 +144,7 @@ class Quick:
                 raise failure from error
             finally:  # an interrupt may come in any of these calls
                 gate.busy = False
-                shared.owner = owner
+                turn.owner = owner  # no property, in which an interrupt could come before the rest
                 try:
                     self._backend.end()
                 finally:

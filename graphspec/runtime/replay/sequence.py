@@ -133,12 +133,12 @@ class BoundSequence:
 
     def _run(self, inputs: Mapping[str, Any], fills: Fills | None) -> dict[str, Any]:
         """One run, in this thread's turn. Nothing is remembered of one that fails."""
-        gate, shared, backend = self._gate, self._gate.shared, self._context.backend
+        gate, turn, backend = self._gate, self._gate.shared.turn, self._context.backend
         gate.admit()
-        grad, owner = torch.is_grad_enabled(), shared.owner
+        grad, owner = torch.is_grad_enabled(), turn.owner
         try:
             gate.busy = True
-            shared.owner = threading.get_ident()
+            turn.owner = threading.get_ident()
             torch._C._set_grad_enabled(False)  # what torch.no_grad() does, at a tenth of its cost
             backend.begin()
             if gate.commons is not None:
@@ -151,7 +151,7 @@ class BoundSequence:
             raise failure from error
         finally:  # an interrupt may come in any of these calls
             gate.busy = False
-            shared.owner = owner
+            turn.owner = owner
             try:
                 backend.end()
             finally:
