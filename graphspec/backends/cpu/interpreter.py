@@ -14,9 +14,10 @@ This is a private route of torch. `selftest` proves it on this torch before it i
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -34,6 +35,19 @@ class UnsupportedProgramError(Exception):
     """This program cannot be written as a TorchScript graph. The plain replayer runs it."""
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Signals wait: torch makes lists of Python objects in C++, where a handler that raises ends the process."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Interpreter:
     """Replays with one call into C++."""
 
@@ -47,7 +61,8 @@ class Interpreter:
         self._values = program.values
         below = pulled("below_autograd") and all_below_autograd(step.op for step in program.steps)
         self._around: Any = torch._C._AutoDispatchBelowADInplaceOrView if below else nullcontext
-        self._tensors, *self._written_lists = (torch._C.ScriptList(tensors) for tensors in builder.lists)
+        with _uninterrupted():
+            self._tensors, *self._written_lists = (torch._C.ScriptList(tensors) for tensors in builder.lists)
         self._serving: dict[Any, tuple[Any, list[Any]]] = {}
 
     def run(self) -> None:
@@ -60,6 +75,10 @@ class Interpreter:
 
         One function serves every real size: where copies go to and come from is handed to it.
         """
+        with _uninterrupted():
+            return self._serving_of(inlets, results)
+
+    def _serving_of(self, inlets: Sequence[Inlet], results: Sequence[torch.Tensor]) -> Serve:
         pads = [None if inlet.target is inlet.view else inlet.pad for inlet in inlets]
         key = (repr(pads), len(results))
         if key not in self._serving:

@@ -108,6 +108,7 @@ class PythonState:
 
     def __init__(self, found: Reach) -> None:
         self._kept: dict[tuple[Any, ...], _Kept] = {}
+        self._exchanged: list[tuple[_Kept, list[Any]]] = []
         self.extend(found)
 
     def extend(self, found: Reach) -> None:
@@ -124,6 +125,7 @@ class PythonState:
 
     def restore(self) -> tuple[tuple[Change, ...], tuple[str, ...]]:
         """Put back what existed, and take what was created as existing from now on."""
+        self._put_back_exchanged()
         outcomes = []
         compared = [(kept, _compare(kept)) for kept in self._kept.values()]
         left = {id(each.before) for _, outcome in compared for each in outcome.changes if each.kind == "replaced"}
@@ -169,9 +171,17 @@ class PythonState:
             now = kept.part.read()
             keys = [key for key in now if _slot_name(kept, key) in names]
             if keys:
+                self._exchanged.append((kept, keys))
                 _write(kept.part, now, {**now, **dict.fromkeys(keys, value)})
                 done.update(_slot_name(kept, key) for key in keys)
         return frozenset(done)
+
+    def _put_back_exchanged(self) -> None:
+        """What was exchanged was changed by nobody: a slot that was filled lazily is no less steady for it."""
+        for kept, keys in self._exchanged:
+            now = kept.part.read()
+            _write(kept.part, now, {**now, **{key: kept.content[key] for key in keys if key in kept.content}})
+        self._exchanged.clear()
 
     def forget(self, names: Collection[str]) -> None:
         """Take back what was created under these names: new keys go, lazy ones hold again what they held at first."""
