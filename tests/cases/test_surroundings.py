@@ -407,7 +407,6 @@ def test_a_run_from_inside_the_region_of_its_own_runner_is_refused(case):
 
 
 TRAINING = {
-    "backward": "backward: true, inline: true",
     "allow_unused": "allow_unused: true, backward: true",
 }
 

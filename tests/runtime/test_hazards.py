@@ -406,7 +406,7 @@ def test_a_data_sized_result_in_train_mode_names_the_submodule():
         (lambda: X.numpy(), "leave it a tensor", "of the same name;"),
         (lambda: torch.add(X, X, alpha=S), "a tensor given for it is read", "keep it a 0-d tensor"),
         (lambda: 1 if S else 2, "a loop that ends by a value is one of the host", "_"),
-        (lambda: torch.tensor([1.0]) + X, "`use_cache: {const: false}`", "_"),
+        (lambda: torch.tensor([1.0]) + X, "keep it with self.register_buffer", "use_cache"),
         (lambda: COMPILED(X), "the function that torch.compile was given", "key `compile`"),
     ],
 )

@@ -450,7 +450,7 @@ def test_a_param_kept_in_an_attribute_is_followed_there_and_is_a_finding(bench):
     body = "self.s = s\nreturn x * 2 if self.s > 1 else x * 10"
     bench.refused(body, FLOAT, "GS512", "`s > 1`", at="self.s > 1")
     bench.refused("self.s = s\nreturn x * self.s", FLOAT, "GS511", "from: s", at="x * self.s")
-    bench.refused("self.s = s\nreturn x * self.s", FLOAT, "GS725", "model.s", updates=update("mul", "other"))
+    bench.right("self.s = s\nreturn x * self.s", FLOAT, (0.5, 2.0, 3.0), updates=update("mul", "other"))
 
 
 def test_tracing_leaves_no_symbol_behind(bench):

@@ -6,9 +6,12 @@ the model.
 
 from __future__ import annotations
 
+import dis
 import sys
+from bisect import bisect_right
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
@@ -23,9 +26,20 @@ def place_of(site: Site) -> Place | None:
     frame: FrameType | None = sys._getframe(1)  # the only way to a frame without a traceback
     while frame is not None:
         if frame.f_code.co_filename == site.file and frame.f_lineno == site.line:
-            return frame.f_code, frame.f_lasti
+            return frame.f_code, _instruction(frame.f_code, frame.f_lasti)
         frame = frame.f_back
     return None
+
+
+def _instruction(code: CodeType, offset: int) -> int:
+    """Where the instruction begins: while it calls Python code, a frame stands behind it, at its inline caches."""
+    starts = _starts(code)
+    return starts[bisect_right(starts, offset) - 1]
+
+
+@cache
+def _starts(code: CodeType) -> list[int]:
+    return [instruction.offset for instruction in dis.get_instructions(code)]
 
 
 @contextmanager
