@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -60,7 +61,8 @@ def _judged(
                     worst = max(worst, _apart(got[f"y{i}"], want[path]))
     except graphspec.GraphSpecError as error:
         findings = getattr(error, "diagnostics", ())
-        if not constants and any("use_cache: {const: false}" in (each.hint or "") for each in findings):
+        takes = "use_cache" in inspect.signature(model.forward).parameters
+        if takes and not constants and any("use_cache: {const: false}" in (each.hint or "") for each in findings):
             return _judged(name, folder, model, example, outputs, use_cache=False)
         code = next((found.code for found in findings if found.code), "")
         return Row(name, "refused", code, _line(error))
