@@ -57,9 +57,13 @@ def has_python_kernel(op: OpOverload) -> bool:
     return op.namespace not in _BUILT_IN and bool(_keys(op) - {"Meta"})
 
 
+def entry(op: OpOverload) -> str:
+    """How torch's list of what Python registered begins for an operator; the dispatch key follows."""
+    return f"{str(op.name()).replace('::', '/', 1)}/"
+
+
 def _keys(op: OpOverload) -> frozenset[str]:
-    name = str(op._schema.name).partition("::")[2] + (f".{op._overloadname}" if op._overloadname != "default" else "")
-    start = f"{op.namespace}/{name}/"
+    start = entry(op)
     registered = getattr(torch.library, "_impls", ())
     return frozenset(key.removeprefix(start) for key in registered if key.startswith(start))
 

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 import torch.library
 from torch._ops import OpOverload
 
+from graphspec.recording.python_kernels import entry
+
 _KEYS = ("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional", "CompositeImplicitAutograd")
 
 
@@ -34,5 +36,5 @@ def _has_kernel(op: OpOverload) -> bool:
 
 def _is_overridden(op: OpOverload) -> bool:
     """Whether somebody registered another kernel from Python. Asked each time: that may be done at any time."""
-    place = str(op.name()).replace("::", "/", 1)
-    return any(f"{place}/{key}" in torch.library._impls for key in _KEYS)
+    start = entry(op)
+    return any(f"{start}{key}" in torch.library._impls for key in _KEYS)
