@@ -35,11 +35,6 @@ class Site:
     function: str
 
     @property
-    def installed(self) -> bool:
-        """Whether the line is one of an installed package, which its reader does not edit: for advice only."""
-        return "-packages" in self.file
-
-    @property
     def text(self) -> str:
         """The line itself, stripped; empty when the source cannot be read."""
         return linecache.getline(self.file, self.line).strip()

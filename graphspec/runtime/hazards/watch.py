@@ -49,6 +49,7 @@ from graphspec.runtime.hazards.optimizer_hints import optimizer_hint
 from graphspec.runtime.hazards.patches import CHECKPOINT, default_seeds, patched
 from graphspec.runtime.hazards.streams import Streams
 from graphspec.runtime.hazards.wording import advised, label, shown
+from graphspec.runtime.holdings.parts import is_installed_file
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -123,7 +124,7 @@ class Watch:
         message = f"region {self.region!r} {hazard.does}: {operator}{where}{self._train_mode()}{who}"
         severity: Severity = "warning" if only_one or hazard.warns else "error"
         file, line = (place.file, place.line) if place.line else (None, None)
-        hint = IN_A_LIBRARY if place.installed and hazard.code in REWRITTEN else hazard.hint
+        hint = IN_A_LIBRARY if hazard.code in REWRITTEN and is_installed_file(place.file) else hazard.hint
         hint = (_way_out(part_of_torch()) or hint) if hazard.code == "GS701" else hint
         found = Diagnostic(hazard.code, message, severity, file, line, hint=hint)
         self._found.setdefault((hazard.code, place, operator), found)
