@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch._C._dynamo.guards import set_is_in_mode_without_ignore_compile_internals
+from torch._functorch import config as functorch_config
 from torch.utils._python_dispatch import is_in_any_mode_without_ignore_compile_internals
 
 from graphspec.backends.updates import bind_updates
@@ -175,7 +176,7 @@ class CompiledCall:
         """One call, compiled before if need be."""
         stance = "fail_on_recompile" if self.settled else "default"
         try:
-            with torch.compiler.set_stance(stance), _seen_by_modes():
+            with torch.compiler.set_stance(stance), _seen_by_modes(), _own_schemas():
                 return self._made(*args, **kwargs)
         except torch._dynamo.exc.TorchDynamoException as error:
             raise _uncompilable(self._region, error) from error
@@ -207,6 +208,21 @@ def _seen_by_modes() -> Iterator[None]:
         yield
     finally:
         set_is_in_mode_without_ignore_compile_internals(is_in_any_mode_without_ignore_compile_internals())
+
+
+@contextmanager
+def _own_schemas() -> Iterator[None]:
+    """Operators may return what they write although their schema does not say so, as torch_npu's ``out`` forms do.
+
+    Where the variable CI is set, torch raises for them in the first call of what it compiled. A capture is judged by
+    what each call of the compiled callable really wrote, so what torch fears cannot go unseen.
+    """
+    name = "error_on_custom_op_aliasing"  # not in every torch that is supported
+    if not hasattr(functorch_config, name):
+        yield
+        return
+    with functorch_config.patch({name: False}):
+        yield
 
 
 def _resolved(asked: Compile, folder: Path) -> dict[str, Any]:
